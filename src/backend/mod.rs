@@ -1,0 +1,211 @@
+//! What runs a plan: the face every backend shows the scheduler.
+//!
+//! A round is submitted, advanced until it is done, read, and committed or abandoned. Nothing a round computes is
+//! part of a stream before its commit: KV rows past a stream's length are dead, conv states are written by `commit`.
+
+use crate::error::Result;
+use crate::plan::{BufferId, WeightId};
+use std::time::{Duration, Instant};
+
+pub mod cpu;
+pub mod reference;
+
+/// Positions a KV page holds; a multiple of [`KEY_CHUNK`].
+pub const PAGE_ROWS: usize = 64;
+/// Keys folded together in attention, counted from absolute position 0. Part of the arithmetic.
+pub const KEY_CHUNK: usize = 32;
+/// Most rows of one round.
+pub const ROUND_ROWS: usize = 64;
+/// Most rows of one round whose logits are wanted.
+pub const ROUND_LOGITS: usize = 16;
+
+/// A page of one attention layer: keys and values of `PAGE_ROWS` positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageId(pub u32);
+
+impl PageId {
+    /// Stands where a page was freed behind the window.
+    pub const NONE: PageId = PageId(u32::MAX);
+}
+
+/// A stream's place for conv states in the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slot(pub u32);
+
+/// One row of a round.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Token id, checked against the vocabulary by the caller.
+    pub token: u32,
+    /// Position in its stream.
+    pub position: u32,
+    /// Index in [`Round::lanes`].
+    pub lane: u32,
+    /// Whether its logits are wanted.
+    pub wanted: bool,
+}
+
+/// One stream's part in a round: a run of consecutive rows with consecutive positions.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// Where its conv states are.
+    pub slot: Slot,
+    /// Index of its first row in [`Round::rows`].
+    pub first_row: usize,
+    /// How many rows.
+    pub rows: usize,
+    /// For each attention layer, the page of positions `i * PAGE_ROWS ..`, covering the lane's last position.
+    pub pages: Vec<Vec<PageId>>,
+}
+
+/// Work for one pass over the weights. Rows stand lane by lane.
+#[derive(Clone, Debug, Default)]
+pub struct Round {
+    /// At most [`ROUND_ROWS`].
+    pub rows: Vec<Row>,
+    /// One per stream.
+    pub lanes: Vec<Lane>,
+}
+
+/// How far `advance` may go.
+#[derive(Clone, Copy, Debug)]
+pub enum Limit {
+    /// Until this instant: starts no slice expected to end after it, but always does one slice.
+    Until(Instant),
+    /// Exactly this many slices of the smallest size (tests of resumption).
+    Slices(usize),
+    /// Until this many ops of the plan are done (taps).
+    Ops(usize),
+    /// To the round's end.
+    End,
+}
+
+/// Where a round stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// More slices are left.
+    Working,
+    /// Every op is done.
+    Done,
+}
+
+/// Slice times, for the step report.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SliceTimes {
+    /// What the next slice is expected to take.
+    pub next: Duration,
+    /// The longest slice seen since the backend was made.
+    pub worst: Duration,
+}
+
+/// Conv states of one stream: for each conv layer `taps - 1` columns of `width` values, oldest first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConvState(pub Vec<f32>);
+
+/// Element types of unquantized tensors, scales and biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Float {
+    /// bfloat16.
+    Bf16,
+    /// IEEE half.
+    F16,
+    /// IEEE single.
+    F32,
+}
+
+impl Float {
+    /// Bytes of one value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Float::F32 => 4,
+            Float::Bf16 | Float::F16 => 2,
+        }
+    }
+}
+
+/// How a tensor is stored in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// One float per value.
+    Dense(Float),
+    /// MLX affine: `bits` wide values packed little end first, `weight = q * scale + bias` per `group` columns.
+    Affine {
+        /// 4, 6 or 8.
+        bits: u8,
+        /// 32 or 64.
+        group: usize,
+        /// Type of scales and biases.
+        scales: Float,
+    },
+}
+
+/// A checked tensor: what a backend needs to size and pack it.
+#[derive(Clone, Debug)]
+pub struct TensorDesc {
+    /// Name in the file.
+    pub name: String,
+    /// Output rows.
+    pub rows: usize,
+    /// Input columns.
+    pub cols: usize,
+    /// Storage.
+    pub encoding: Encoding,
+}
+
+/// Raw little-endian bytes of some rows of a tensor, as stored.
+#[derive(Clone, Debug, Default)]
+pub struct Band {
+    /// Dense values or packed words.
+    pub data: Vec<u8>,
+    /// Scales (affine only).
+    pub scales: Vec<u8>,
+    /// Biases (affine only).
+    pub biases: Vec<u8>,
+}
+
+/// Gives a tensor's rows in bands, so that a large tensor is never held twice.
+pub trait WeightSource {
+    /// The tensor.
+    fn desc(&self) -> &TensorDesc;
+    /// Reads rows `first .. first + count` into `band`, replacing what it held.
+    fn read_rows(&mut self, first: usize, count: usize, band: &mut Band) -> Result<()>;
+}
+
+/// Runs rounds of one plan. Calls follow `submit`, `advance`…, reads, then `commit` or `abandon`.
+pub trait Backend: Send {
+    /// Reads and packs one weight of the plan.
+    fn load(&mut self, id: WeightId, source: &mut dyn WeightSource) -> Result<()>;
+
+    /// Takes a round. The one before must have been committed or abandoned.
+    fn submit(&mut self, round: Round) -> Result<()>;
+    /// Works on the round up to `limit`.
+    fn advance(&mut self, limit: Limit) -> Result<Progress>;
+    /// Whether a row of `lane` met a value that is not finite; its results are void, other lanes' are good.
+    fn faulted(&self, lane: usize) -> bool;
+    /// Logits of the `wanted`-th wanted row, after the round is done.
+    fn logits(&self, wanted: usize) -> &[f32];
+    /// Conv states as they are after the first `rows` rows of `lane` (0: as before the round).
+    fn conv_state_after(&self, lane: usize, rows: usize) -> ConvState;
+    /// Makes the first `kept[lane]` rows of each lane part of its stream and ends the round.
+    fn commit(&mut self, kept: &[usize]);
+    /// Ends the round without effect.
+    fn abandon(&mut self);
+
+    /// Conv states of `slot`; zeros where it was never set.
+    fn conv_state(&self, slot: Slot) -> ConvState;
+    /// Sets them; a new stream starts with [`Backend::reset_conv_state`].
+    fn set_conv_state(&mut self, slot: Slot, state: &ConvState);
+    /// Zeros them.
+    fn reset_conv_state(&mut self, slot: Slot);
+    /// Copies a page's rows, for copy on write.
+    fn copy_page(&mut self, from: PageId, to: PageId);
+    /// Lets the memory of a page no stream refers to go.
+    fn release_page(&mut self, page: PageId);
+
+    /// Slice times for the step report.
+    fn slice_times(&self) -> SliceTimes;
+    /// A buffer's rows as they stand in the round, row after row (taps and tests).
+    fn read_buffer(&self, id: BufferId) -> Vec<f32>;
+    /// Overwrites a buffer's rows after `submit` (tests of single ops).
+    fn write_buffer(&mut self, id: BufferId, values: &[f32]);
+}
