@@ -4,11 +4,24 @@
 const LN2_HIGH: f64 = 6.931_471_803_691_238e-1;
 const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
 
+/// Adding and subtracting it rounds a number below 2^51 to an integer.
+const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
+
 /// Below this `exp` is 0: its result would be subnormal.
 const EXP_FLOOR: f64 = -708.0;
 
-/// Terms of the Taylor series of exp over `|r| <= ln(2) / 2`: the first left out is below 1e-17.
-const EXP_TERMS: u32 = 14;
+/// `1 / n!`: the Taylor series of exp over `|r| <= ln(2) / 2`, where the first term left out is below 1e-17.
+const EXP_TERMS: [f64; 14] = {
+    let mut terms = [1.0; 14];
+    let mut n = 1;
+    let mut factorial = 1.0;
+    while n < terms.len() {
+        factorial *= n as f64;
+        terms[n] = 1.0 / factorial;
+        n += 1;
+    }
+    terms
+};
 
 /// Terms of the series of ln over `|s| <= 0.1716`: the first left out is below 1e-18.
 const LN_TERMS: u32 = 11;
@@ -18,12 +31,9 @@ pub fn exp(x: f64) -> f64 {
     if x < EXP_FLOOR {
         return 0.0;
     }
-    let k = (x * std::f64::consts::LOG2_E).round();
+    let k = (x * std::f64::consts::LOG2_E + TO_INTEGER) - TO_INTEGER;
     let r = (x - k * LN2_HIGH) - k * LN2_LOW;
-    let mut sum = 1.0;
-    for n in (1..EXP_TERMS).rev() {
-        sum = 1.0 + sum * r / f64::from(n);
-    }
+    let sum = EXP_TERMS.iter().rev().fold(0.0, |sum, term| sum * r + term);
     sum * power_of_two(k as i64)
 }
 
