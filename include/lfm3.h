@@ -63,6 +63,7 @@
 /* Clang and Swift learn which pointers may be NULL; other compilers see nothing of it. */
 #if defined(__clang__)
 #define LFM3_NULLABLE _Nullable
+#define LFM3_NONNULL _Nonnull
 #define LFM3_NULLABILITY_BEGIN \
     _Pragma("clang diagnostic push") \
     _Pragma("clang diagnostic ignored \"-Wnullability-extension\"") \
@@ -72,6 +73,7 @@
     _Pragma("clang diagnostic pop")
 #else
 #define LFM3_NULLABLE
+#define LFM3_NONNULL
 #define LFM3_NULLABILITY_BEGIN
 #define LFM3_NULLABILITY_END
 #endif
@@ -256,11 +258,8 @@ LFM3_API int32_t lfm3_model_params_init(lfm3_model_params *params, size_t size);
  * - Returns: `LFM3_OK`; `LFM3_ERR_IO`, `_FORMAT`, `_UNSUPPORTED`, `_LIMIT`, `_CANCELLED` with a text in
  *   `params->error` that names file and tensor; `LFM3_ERR_INVALID_ARGUMENT`.
  * - Threads: any. Several models may be opened at once. Since 0.1. */
-LFM3_API
-int32_t lfm3_model_open(const char *path,
-                        size_t path_len,
-                        const lfm3_model_params *LFM3_NULLABLE params,
-                        lfm3_model *LFM3_NULLABLE *model);
+LFM3_API int32_t lfm3_model_open(const char *path, size_t path_len, const lfm3_model_params *LFM3_NULLABLE params,
+    lfm3_model *LFM3_NULLABLE *LFM3_NONNULL model);
 
 /** Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free; a step in flight on
  * another thread ends first. Its threads are gone when this returns.
@@ -268,8 +267,7 @@ int32_t lfm3_model_open(const char *path,
  * - `model`: NULL is fine. No call may begin on it afterwards.
  * - Returns: `LFM3_OK`; `LFM3_ERR_REENTRANT` from a callback, and the model stays.
  * - Threads: any. Since 0.1. */
-LFM3_API
-int32_t lfm3_model_free(lfm3_model *LFM3_NULLABLE model);
+LFM3_API int32_t lfm3_model_free(lfm3_model *LFM3_NULLABLE model);
 
 /** The text of the last error of a call with this model, also where the model is poisoned.
  *
@@ -277,7 +275,8 @@ int32_t lfm3_model_free(lfm3_model *LFM3_NULLABLE model);
  * - `needed`: gets the text's bytes without the 0; may be NULL.
  * - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` where the text was cut. Empty when there was no error.
  * - Threads: any, any time. Since 0.1. */
-LFM3_API int32_t lfm3_model_error(const lfm3_model *model, char *LFM3_NULLABLE out, size_t capacity, size_t *LFM3_NULLABLE needed);
+LFM3_API int32_t lfm3_model_error(const lfm3_model *model, char *LFM3_NULLABLE out, size_t capacity,
+    size_t *LFM3_NULLABLE needed);
 
 /** Works for the model's streams until about `budget_us` is spent: fills in what was appended, generates what was asked
  * for. At least one slice of work is done, none is begun that is not expected to fit.
@@ -290,10 +289,7 @@ LFM3_API int32_t lfm3_model_error(const lfm3_model *model, char *LFM3_NULLABLE o
  *   that stream only.
  * - Numbers: how the work is cut into steps, and which streams share it, changes no bit of any result.
  * - Threads: one at a time a model; streams may be used beside it. Since 0.1. */
-LFM3_API
-int32_t lfm3_model_step(lfm3_model *model,
-                        uint64_t budget_us,
-                        lfm3_step_report *LFM3_NULLABLE report);
+LFM3_API int32_t lfm3_model_step(lfm3_model *model, uint64_t budget_us, lfm3_step_report *LFM3_NULLABLE report);
 
 /** Asks what a step would find, without doing any of it.
  *
@@ -306,16 +302,13 @@ LFM3_API int32_t lfm3_model_poll(lfm3_model *model);
  *
  * - Returns: as `lfm3_model_poll`; `LFM3_WAITING` when the time is over.
  * - Threads: any, also beside a step. Since 0.1. */
-LFM3_API
-int32_t lfm3_model_wait(lfm3_model *model,
-                        uint64_t timeout_us);
+LFM3_API int32_t lfm3_model_wait(lfm3_model *model, uint64_t timeout_us);
 
 /** Builds a lost device anew, and its streams from their tokens. The CPU is never lost: there is nothing to do.
  *
  * - Returns: `LFM3_OK`.
  * - Threads: not beside a step. Since 0.1. */
-LFM3_API
-int32_t lfm3_model_recover(lfm3_model *model);
+LFM3_API int32_t lfm3_model_recover(lfm3_model *model);
 
 /* === 4. Streams: one conversation each ====================================================================== */
 
@@ -358,10 +351,8 @@ LFM3_API int32_t lfm3_stream_params_init(lfm3_stream_params *params, size_t size
  * - Returns: `LFM3_OK`; `LFM3_ERR_LIMIT` where the model's bytes do not allow it. The text of an error is in
  *   `params->error` and in `lfm3_model_error`.
  * - Threads: any, also beside a step. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_new(lfm3_model *model,
-                        const lfm3_stream_params *LFM3_NULLABLE params,
-                        lfm3_stream *LFM3_NULLABLE *stream);
+LFM3_API int32_t lfm3_stream_new(lfm3_model *model, const lfm3_stream_params *LFM3_NULLABLE params,
+    lfm3_stream *LFM3_NULLABLE *LFM3_NONNULL stream);
 
 /** Frees a stream with all that waits in it. Freed during a step, it is gone after that step.
  *
@@ -375,11 +366,8 @@ LFM3_API int32_t lfm3_stream_free(lfm3_stream *LFM3_NULLABLE stream);
  *
  * - `out`, `capacity`, `needed`, returns: as `lfm3_model_error`.
  * - Threads: any, any time. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_error(const lfm3_stream *stream,
-                          char *LFM3_NULLABLE out,
-                          size_t capacity,
-                          size_t *LFM3_NULLABLE needed);
+LFM3_API int32_t lfm3_stream_error(const lfm3_stream *stream, char *LFM3_NULLABLE out, size_t capacity,
+    size_t *LFM3_NULLABLE needed);
 
 /** Makes the stream hold a chat: renders it with the checkpoint's template, keeps what the stream already holds of it,
  * rewinds to there, and queues the rest. The way to do turns: append the reply and the next message to the JSON, and
@@ -392,23 +380,16 @@ int32_t lfm3_stream_error(const lfm3_stream *stream,
  * - Returns: `LFM3_OK`; `LFM3_ERR_FORMAT` for JSON that does not fit, `LFM3_ERR_TEMPLATE`,
  *   `LFM3_ERR_CONTEXT_FULL`, `LFM3_ERR_STATE` while a reply runs. After an error the stream holds what it held.
  * - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_set_chat(lfm3_stream *stream,
-                             const char *LFM3_NULLABLE json,
-                             size_t len,
-                             const lfm3_media *LFM3_NULLABLE media,
-                             size_t media_count);
+LFM3_API int32_t lfm3_stream_set_chat(lfm3_stream *stream, const char *LFM3_NULLABLE json, size_t len,
+    const lfm3_media *LFM3_NULLABLE media, size_t media_count);
 
 /** Queues text behind what the stream holds.
  *
  * - `text`: `len` bytes of UTF-8. `flags`: 0 or `LFM3_TEXT_CONTROL_TOKENS`.
  * - Returns: `LFM3_OK`; `LFM3_ERR_CONTEXT_FULL`; `LFM3_ERR_STATE` while a reply runs.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_append_text(lfm3_stream *stream,
-                                const char *LFM3_NULLABLE text,
-                                size_t len,
-                                uint32_t flags);
+LFM3_API int32_t lfm3_stream_append_text(lfm3_stream *stream, const char *LFM3_NULLABLE text, size_t len,
+    uint32_t flags);
 
 /** Queues tokens behind what the stream holds.
  *
@@ -477,17 +458,14 @@ LFM3_API int32_t lfm3_generate_params_init(lfm3_generate_params *params, size_t 
  * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT`; `LFM3_ERR_STATE` for an empty stream or while a reply runs.
  * - Numbers: for the same build, device, tokens, params and seed the reply is the same, whatever runs beside it.
  * - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_generate(lfm3_stream *stream,
-                             const lfm3_generate_params *LFM3_NULLABLE params);
+LFM3_API int32_t lfm3_stream_generate(lfm3_stream *stream, const lfm3_generate_params *LFM3_NULLABLE params);
 
 /** Stops the reply, or what is being filled in, at the next slice. Events sent before still come, then DONE with
  * `LFM3_DONE_CANCELLED` where a reply ran. Nothing to stop is fine.
  *
  * - Returns: `LFM3_OK`.
  * - Threads: any, any time. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_cancel(lfm3_stream *stream);
+LFM3_API int32_t lfm3_stream_cancel(lfm3_stream *stream);
 
 /** Adds a stop string for the replies that follow. However tokens cut it, it is never shown, and nothing before it is
  * lost.
@@ -495,30 +473,22 @@ int32_t lfm3_stream_cancel(lfm3_stream *stream);
  * - `text`: `len` bytes of UTF-8; 0 bytes remove all stop strings.
  * - Returns: `LFM3_OK`; `LFM3_ERR_LIMIT` for too many or too long ones.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_add_stop(lfm3_stream *stream,
-                             const char *LFM3_NULLABLE text,
-                             size_t len);
+LFM3_API int32_t lfm3_stream_add_stop(lfm3_stream *stream, const char *LFM3_NULLABLE text, size_t len);
 
 /** Sets what is added to the logits of the replies that follow, in place of earlier biases.
  *
  * - `ids`, `biases`: `count` tokens and what each gets; -INFINITY forbids a token. 0 removes all.
  * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for NaN, +INFINITY or an id outside the vocabulary.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_set_bias(lfm3_stream *stream,
-                             const uint32_t *LFM3_NULLABLE ids,
-                             const float *LFM3_NULLABLE biases,
-                             size_t count);
+LFM3_API int32_t lfm3_stream_set_bias(lfm3_stream *stream, const uint32_t *LFM3_NULLABLE ids,
+    const float *LFM3_NULLABLE biases, size_t count);
 
 /** Asks for the log-probabilities of the stream's tokens from position `from` on, each after the tokens before it, as
  * `LFM3_EVENT_SCORE` events and DONE. The first token has none before it and is left out.
  *
  * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for a position past the end; `LFM3_ERR_STATE` while a reply runs.
  * - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_score(lfm3_stream *stream,
-                          uint64_t from);
+LFM3_API int32_t lfm3_stream_score(lfm3_stream *stream, uint64_t from);
 
 /* === 6. Events: take them =================================================================================== */
 
@@ -612,9 +582,7 @@ typedef struct lfm3_event {
  * - Returns: `LFM3_OK` with an event; `LFM3_PENDING`: step the model, then ask again; `LFM3_DONE`: nothing more will
  *   come until something is asked for; `LFM3_ERR_BUSY` while another thread is in this call on the same stream.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_next(lfm3_stream *stream,
-                         lfm3_event *event);
+LFM3_API int32_t lfm3_stream_next(lfm3_stream *stream, lfm3_event *event);
 
 /* === 7. Text and tokens without a stream ==================================================================== */
 
@@ -625,14 +593,8 @@ int32_t lfm3_stream_next(lfm3_stream *stream,
  * - `needed`: gets the count of ids, also where they do not fit; may be NULL.
  * - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` and nothing is written.
  * - Threads: any, any time. Since 0.1. */
-LFM3_API
-int32_t lfm3_model_tokenize(const lfm3_model *model,
-                            const char *LFM3_NULLABLE text,
-                            size_t len,
-                            uint32_t flags,
-                            uint32_t *LFM3_NULLABLE out,
-                            size_t capacity,
-                            size_t *LFM3_NULLABLE needed);
+LFM3_API int32_t lfm3_model_tokenize(const lfm3_model *model, const char *LFM3_NULLABLE text, size_t len,
+    uint32_t flags, uint32_t *LFM3_NULLABLE out, size_t capacity, size_t *LFM3_NULLABLE needed);
 
 /** Turns tokens into the bytes of their text, control tokens as they are spelled. A character may be cut where its
  * other tokens are missing, so the bytes are not always whole UTF-8.
@@ -643,13 +605,8 @@ int32_t lfm3_model_tokenize(const lfm3_model *model,
  * - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` and nothing is written; `LFM3_ERR_INVALID_ARGUMENT` for an id
  *   outside the vocabulary.
  * - Threads: any, any time. Since 0.1. */
-LFM3_API
-int32_t lfm3_model_detokenize(const lfm3_model *model,
-                              const uint32_t *LFM3_NULLABLE tokens,
-                              size_t count,
-                              char *LFM3_NULLABLE out,
-                              size_t capacity,
-                              size_t *LFM3_NULLABLE needed);
+LFM3_API int32_t lfm3_model_detokenize(const lfm3_model *model, const uint32_t *LFM3_NULLABLE tokens, size_t count,
+    char *LFM3_NULLABLE out, size_t capacity, size_t *LFM3_NULLABLE needed);
 
 /** Renders a chat as text: what `lfm3_stream_set_chat` would tokenize.
  *
@@ -657,13 +614,8 @@ int32_t lfm3_model_detokenize(const lfm3_model *model,
  * - `out`, `capacity`, `needed`, returns: as for `lfm3_model_detokenize`; `LFM3_ERR_FORMAT` for JSON that does not
  *   fit, `LFM3_ERR_TEMPLATE`.
  * - Threads: any, any time. Since 0.1. */
-LFM3_API
-int32_t lfm3_model_render_chat(const lfm3_model *model,
-                               const char *LFM3_NULLABLE json,
-                               size_t len,
-                               char *LFM3_NULLABLE out,
-                               size_t capacity,
-                               size_t *LFM3_NULLABLE needed);
+LFM3_API int32_t lfm3_model_render_chat(const lfm3_model *model, const char *LFM3_NULLABLE json, size_t len,
+    char *LFM3_NULLABLE out, size_t capacity, size_t *LFM3_NULLABLE needed);
 
 /* === 8. Where a stream stands =============================================================================== */
 
@@ -680,11 +632,8 @@ LFM3_API int32_t lfm3_stream_length(const lfm3_stream *stream, uint64_t *length)
  * - `needed`: gets the count of ids, also where they do not fit; may be NULL.
  * - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` and nothing is written.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_tokens(const lfm3_stream *stream,
-                           uint32_t *LFM3_NULLABLE out,
-                           size_t capacity,
-                           size_t *LFM3_NULLABLE needed);
+LFM3_API int32_t lfm3_stream_tokens(const lfm3_stream *stream, uint32_t *LFM3_NULLABLE out, size_t capacity,
+    size_t *LFM3_NULLABLE needed);
 
 /** Drops everything from position `length` on, with queued input, waiting events and a running reply.
  *
@@ -692,9 +641,7 @@ int32_t lfm3_stream_tokens(const lfm3_stream *stream,
  * - Returns: `LFM3_OK` or `LFM3_ERR_INVALID_ARGUMENT`.
  * - Numbers: going on from there gives the same bits as a fresh stream would.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_rewind(lfm3_stream *stream,
-                           uint64_t length);
+LFM3_API int32_t lfm3_stream_rewind(lfm3_stream *stream, uint64_t length);
 
 /** The logits behind the stream's last token: one float for each token of the vocabulary, untouched by sampling.
  *
@@ -703,10 +650,7 @@ int32_t lfm3_stream_rewind(lfm3_stream *stream,
  *   `LFM3_ERR_BUFFER_TOO_SMALL`; `LFM3_ERR_STATE` for an empty stream.
  * - Numbers: the same bits for the same tokens, however they came about. CPU and GPU differ within a tolerance.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
-LFM3_API
-int32_t lfm3_stream_logits(lfm3_stream *stream,
-                           float *logits,
-                           size_t count);
+LFM3_API int32_t lfm3_stream_logits(lfm3_stream *stream, float *logits, size_t count);
 
 /** The stream's counts and times.
  *
@@ -829,11 +773,8 @@ LFM3_API int32_t lfm3_model_info(const lfm3_model *model, lfm3_model_desc *info)
  * - Returns: `LFM3_OK`, or the error `lfm3_model_open` would give for the headers, its text in `params->error`.
  * - Numbers: within 5 % of what is held after loading.
  * - Threads: any, any time. Since 0.1. */
-LFM3_API
-int32_t lfm3_model_memory(const char *path,
-                          size_t path_len,
-                          const lfm3_model_params *LFM3_NULLABLE params,
-                          lfm3_memory_report *LFM3_NULLABLE report);
+LFM3_API int32_t lfm3_model_memory(const char *path, size_t path_len, const lfm3_model_params *LFM3_NULLABLE params,
+    lfm3_memory_report *LFM3_NULLABLE report);
 
 LFM3_NULLABILITY_END
 

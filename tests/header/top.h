@@ -63,6 +63,7 @@
 /* Clang and Swift learn which pointers may be NULL; other compilers see nothing of it. */
 #if defined(__clang__)
 #define LFM3_NULLABLE _Nullable
+#define LFM3_NONNULL _Nonnull
 #define LFM3_NULLABILITY_BEGIN \
     _Pragma("clang diagnostic push") \
     _Pragma("clang diagnostic ignored \"-Wnullability-extension\"") \
@@ -72,6 +73,7 @@
     _Pragma("clang diagnostic pop")
 #else
 #define LFM3_NULLABLE
+#define LFM3_NONNULL
 #define LFM3_NULLABILITY_BEGIN
 #define LFM3_NULLABILITY_END
 #endif
