@@ -45,5 +45,7 @@ fuzz:
 	done
 
 accept:
+	@test -d "$(CHECKPOINT)" || { echo "make accept CHECKPOINT=DIR, a full-size checkpoint folder"; exit 2; }
 	$(CARGO) test --release -- --include-ignored
-	$(CARGO) run --release --example step_time -- $(CHECKPOINT)
+	$(CARGO) bench --bench text -- $(CHECKPOINT)
+	$(CARGO) bench --bench step_time -- $(CHECKPOINT)
