@@ -41,7 +41,9 @@ header:
 
 fuzz:
 	@for target in $$(cargo +nightly fuzz list --fuzz-dir tests/fuzz); do \
-		cargo +nightly fuzz run --fuzz-dir tests/fuzz $$target -- -max_total_time=$(SECONDS_EACH) || exit 1; \
+		mkdir -p tests/fuzz/corpus/$$target; \
+		cargo +nightly fuzz run --fuzz-dir tests/fuzz $$target tests/fuzz/corpus/$$target tests/fuzz/seeds/$$target -- \
+			-max_total_time=$(SECONDS_EACH) -max_len=16384 || exit 1; \
 	done
 
 accept:
