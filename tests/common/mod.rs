@@ -1,12 +1,14 @@
 //! What the tests share: random numbers, weights in memory, small models, rounds and backends.
-#![allow(dead_code)] // each test file uses a part of it
+#![allow(dead_code, unused_imports)] // each test file uses a part of it
 
 pub mod model;
 pub mod rounds;
+pub mod stream;
 pub mod tensor;
 
 pub use model::*;
 pub use rounds::*;
+pub use stream::*;
 pub use tensor::*;
 
 /// Half a unit in the last place of 1.0 in float32: the relative error of one rounding.
