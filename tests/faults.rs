@@ -22,7 +22,7 @@ struct Setup {
     weights: Vec<Tensor>,
     tokens: Vec<u32>,
     /// Changes the conv states after the second round.
-    states: fn(&Plan, &mut Vec<f32>),
+    states: fn(&Plan, &mut [f32]),
     /// Added to positions from the third round on.
     shift: usize,
     /// Rows left out at the end of the second round.
@@ -80,8 +80,8 @@ fn distance(expected: &[f32], found: &[f32], width: usize) -> f64 {
 }
 
 /// Shifts each layer's columns by one, as a state saved a row too late would be.
-fn shift_columns(plan: &Plan, state: &mut Vec<f32>) {
-    let mut rest = &mut state[..];
+fn shift_columns(plan: &Plan, state: &mut [f32]) {
+    let mut rest = state;
     for shape in &plan.convs {
         let (layer, next) = rest.split_at_mut((shape.taps - 1) * shape.width);
         layer.rotate_left(shape.width);
@@ -90,7 +90,7 @@ fn shift_columns(plan: &Plan, state: &mut Vec<f32>) {
 }
 
 /// Swaps the states of two layers of one shape.
-fn swap_layers(_: &Plan, state: &mut Vec<f32>) {
+fn swap_layers(_: &Plan, state: &mut [f32]) {
     let half = state.len() / 2;
     state.rotate_left(half);
 }
