@@ -100,6 +100,7 @@ impl Set {
                 }
             }
         }
+        println!("{} sets of answers in {}", sets.len(), shared.display());
         sets
     }
 
