@@ -1,0 +1,365 @@
+//! Finds the plan's weights among a checkpoint's tensors and checks every tensor's type and shape.
+
+use super::checkpoint::{Checkpoint, Entry};
+use super::files::{format_error, read_at, shown, unsupported};
+use super::quantization::Affine;
+use crate::backend::{Band, Encoding, Float, TensorDesc, WeightSource};
+use crate::error::{Code, Error, Result};
+use crate::plan::{Plan, WeightRole, WeightSpec};
+use safetensors::Dtype;
+use std::collections::BTreeSet;
+
+/// What stands before a text tensor's name: released VL, MLX's VL, text only, bare.
+const PREFIXES: [&str; 4] = ["model.language_model.", "language_model.model.", "model.", ""];
+/// What stands before the head's name.
+const HEAD_PREFIXES: [&str; 2] = ["", "language_model."];
+/// How the names of vision tensors begin.
+const VISION_PREFIXES: [&str; 4] =
+    ["model.vision_tower.", "vision_tower.", "model.multi_modal_projector.", "multi_modal_projector."];
+const TABLE: &str = "embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+/// Most bytes of one read; progress is told between reads.
+const READ_BYTES: usize = 2 << 20;
+
+/// Whether a tensor belongs to the vision tower or its projector.
+pub(super) fn is_vision(name: &str) -> bool {
+    VISION_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Some tensor's bytes in a file.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    file: usize,
+    offset: u64,
+    bytes: u64,
+}
+
+/// A checked weight and where it is stored.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// What a backend needs to size and pack it.
+    pub desc: TensorDesc,
+    data: Span,
+    /// Scales and biases of an affine tensor.
+    affine: Option<(Span, Span)>,
+}
+
+impl Tensor {
+    /// Bytes in the file, scales and biases included.
+    pub fn bytes(&self) -> u64 {
+        self.data.bytes + self.affine.map_or(0, |(scales, biases)| scales.bytes + biases.bytes)
+    }
+
+    /// Values it stands for.
+    pub fn parameters(&self) -> u64 {
+        self.desc.rows as u64 * self.desc.cols as u64
+    }
+}
+
+/// Bits a value as most parameters of `tensors` are stored; 0 for no tensors.
+pub fn stored_bits(tensors: &[Tensor]) -> u32 {
+    let mut counts = std::collections::BTreeMap::<u32, u64>::new();
+    for tensor in tensors {
+        let bits = match tensor.desc.encoding {
+            Encoding::Dense(float) => 8 * float.bytes() as u32,
+            Encoding::Affine { bits, .. } => u32::from(bits),
+        };
+        *counts.entry(bits).or_default() += tensor.parameters();
+    }
+    counts.into_iter().max_by_key(|(_, parameters)| *parameters).map_or(0, |(bits, _)| bits)
+}
+
+impl Checkpoint {
+    /// Finds and checks one tensor for each weight of `plan`, in the plan's order.
+    ///
+    /// # Errors
+    /// `Format` where a tensor is missing, unknown, of the wrong shape, or at odds with config.json; `Unsupported` where
+    /// its type is none this library reads.
+    pub fn bind(&self, plan: &Plan) -> Result<Vec<Tensor>> {
+        let mut binder = Binder { checkpoint: self, prefix: self.text_prefix()?, used: BTreeSet::new() };
+        let tensors = plan.weights.iter().map(|spec| binder.bind(spec)).collect::<Result<Vec<_>>>()?;
+        self.check_leftovers(&binder.used)?;
+        Ok(tensors)
+    }
+
+    /// Reads a bound tensor in bands of rows.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the tensor was bound by another checkpoint.
+    pub fn source<'a>(&'a self, tensor: &'a Tensor) -> Result<TensorSource<'a>> {
+        if !self.entries.contains_key(&tensor.desc.name) || tensor.data.file >= self.files.len() {
+            let what = format!("tensor {} is not of {}", shown(&tensor.desc.name), self.folder.display());
+            return Err(Error::new(Code::InvalidArgument, what));
+        }
+        Ok(TensorSource { checkpoint: self, tensor, watch: None })
+    }
+
+    /// The prefix under which the embedding table stands.
+    fn text_prefix(&self) -> Result<&'static str> {
+        let has_table = |prefix: &&str| self.entries.contains_key(&format!("{prefix}{TABLE}"));
+        let mut found = PREFIXES.into_iter().filter(has_table);
+        match (found.next(), found.next()) {
+            (Some(prefix), None) => Ok(prefix),
+            (Some(a), Some(b)) => {
+                Err(self.wrong(&format!("{a}{TABLE}"), "one embedding table", format!("{b}{TABLE} too")))
+            }
+            (None, _) => {
+                let accepted = PREFIXES.map(|p| format!("{p}{TABLE}")).join(", ");
+                Err(format_error(self.place(), format!("expected one of the tensors {accepted}, found none")))
+            }
+        }
+    }
+
+    /// Every tensor must be used, or be a well-formed part of the vision tower.
+    fn check_leftovers(&self, used: &BTreeSet<String>) -> Result<()> {
+        for (name, entry) in self.entries.iter().filter(|(name, _)| !used.contains(*name)) {
+            if self.config.has_vision && is_vision(name) {
+                self.check_vision(name, entry)?;
+            } else if name.contains("lm_head.") && self.config.text.tied {
+                return Err(self.wrong(name, "no head, since tie_word_embeddings is true", "one"));
+            } else {
+                return Err(self.wrong(name, "only tensors that the config asks for", "an unknown one"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_vision(&self, name: &str, entry: &Entry) -> Result<()> {
+        let part_of = [".scales", ".biases"].iter().find_map(|end| name.strip_suffix(end));
+        if let Some(stem) = part_of {
+            let weight = format!("{stem}.weight");
+            // The scales and biases are checked with their weight.
+            return self
+                .entries
+                .get(&weight)
+                .map(|_| ())
+                .ok_or_else(|| self.missing(&weight, "beside its scales and biases"));
+        }
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        let Some(scales) = self.entries.get(&format!("{stem}.scales")) else {
+            return self.float(name, entry).map(|_| ());
+        };
+        let (&[rows, _], &[_, groups]) = (&entry.info.shape[..], &scales.info.shape[..]) else {
+            return Err(self.wrong(name, "a quantized matrix", format!("{:?}", entry.info.shape)));
+        };
+        let cols = groups.checked_mul(self.affine(name, stem)?.group);
+        let cols = cols.ok_or_else(|| self.wrong(name, "columns below 2^64", format!("{groups} groups")))?;
+        self.check_affine(name, stem, rows, cols).map(|_| ())
+    }
+
+    /// What config.json says of the quantized tensor `name`.
+    fn affine(&self, name: &str, stem: &str) -> Result<Affine> {
+        let quantization = self.config.quantization.as_ref();
+        let quantization = quantization
+            .ok_or_else(|| self.wrong(name, "no .scales, since config.json has no quantization", "some"))?;
+        quantization
+            .of(stem)
+            .ok_or_else(|| self.wrong(name, "no .scales, since config.json says it is not quantized", "some"))
+    }
+
+    /// Checks the three parts of a quantized matrix.
+    fn check_affine(&self, name: &str, stem: &str, rows: usize, cols: usize) -> Result<(Affine, Float)> {
+        let affine = self.affine(name, stem)?;
+        let bits = usize::from(affine.bits);
+        if !cols.is_multiple_of(affine.group) {
+            return Err(self.wrong(name, format!("columns in groups of {}", affine.group), cols));
+        }
+        let weight = self.entry(name, "")?;
+        if weight.info.dtype != Dtype::U32 {
+            return Err(self.wrong(name, "U32 words, since it has .scales", format!("{:?}", weight.info.dtype)));
+        }
+        let said = format!("{} bits in groups of {}", affine.bits, affine.group);
+        // 32 columns are `bits` words, and a group is a multiple of 32 columns.
+        self.check_shape(name, weight, &[&[rows, cols / 32 * bits]], &said)?;
+        let mut parts = [".scales", ".biases"].map(|end| format!("{stem}{end}")).into_iter();
+        let mut next = || {
+            let name = parts.next().unwrap_or_default();
+            let entry = self.entry(&name, &format!("for {said}"))?;
+            self.check_shape(&name, entry, &[&[rows, cols / affine.group]], &said)?;
+            Ok::<_, Error>((self.float(&name, entry)?, name))
+        };
+        let ((scales, _), (biases, name)) = (next()?, next()?);
+        if biases != scales {
+            return Err(self.wrong(&name, format!("the scales' type {scales:?}"), format!("{biases:?}")));
+        }
+        Ok((affine, scales))
+    }
+
+    fn check_shape(&self, name: &str, entry: &Entry, accepted: &[&[usize]], why: &str) -> Result<()> {
+        if accepted.contains(&&entry.info.shape[..]) {
+            return Ok(());
+        }
+        let accepted: Vec<String> = accepted.iter().map(|shape| format!("{shape:?}")).collect();
+        let expected = format!("shape {} for {why}", accepted.join(" or "));
+        Err(self.wrong(name, expected, format!("{:?}", entry.info.shape)))
+    }
+
+    fn float(&self, name: &str, entry: &Entry) -> Result<Float> {
+        match entry.info.dtype {
+            Dtype::BF16 => Ok(Float::Bf16),
+            Dtype::F16 => Ok(Float::F16),
+            Dtype::F32 => Ok(Float::F32),
+            Dtype::U32 => Err(self.wrong(name, "BF16, F16 or F32, since it has no .scales", "U32")),
+            other => {
+                let what =
+                    format!("tensor {}: type {other:?} is not supported, expected BF16, F16 or F32", shown(name));
+                Err(unsupported(&self.files[entry.file].name, what))
+            }
+        }
+    }
+
+    fn entry(&self, name: &str, why: &str) -> Result<&Entry> {
+        self.entries.get(name).ok_or_else(|| self.missing(name, why))
+    }
+
+    fn missing(&self, name: &str, why: &str) -> Error {
+        format_error(self.place(), format!("tensor {} is missing {why}", shown(name)))
+    }
+
+    /// A format error about a tensor, naming its file.
+    fn wrong(&self, name: &str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> Error {
+        let file = self.entries.get(name).map_or(self.place(), |entry| self.files[entry.file].name.clone());
+        format_error(file, format!("tensor {}: expected {expected}, found {}", shown(name), shown(found)))
+    }
+
+    /// The one tensor file, or the folder of several.
+    fn place(&self) -> String {
+        match &self.files[..] {
+            [file] => file.name.clone(),
+            _ => self.folder.display().to_string(),
+        }
+    }
+
+    fn span(&self, name: &str) -> Result<Span> {
+        let entry = self.entry(name, "")?;
+        let (first, last) = entry.info.data_offsets;
+        let offset = self.files[entry.file].data_start + first as u64;
+        Ok(Span { file: entry.file, offset, bytes: (last - first) as u64 })
+    }
+}
+
+struct Binder<'a> {
+    checkpoint: &'a Checkpoint,
+    prefix: &'static str,
+    used: BTreeSet<String>,
+}
+
+impl Binder<'_> {
+    fn bind(&mut self, spec: &WeightSpec) -> Result<Tensor> {
+        let checkpoint = self.checkpoint;
+        let name = self.find(spec)?;
+        let entry = checkpoint.entry(&name, "")?;
+        let stem = name.strip_suffix(".weight").unwrap_or(&name).to_string();
+        let scales_name = format!("{stem}.scales");
+        let quantized = spec.role == WeightRole::Matrix && checkpoint.entries.contains_key(&scales_name);
+        let (encoding, affine) = if quantized {
+            let (affine, scales) = checkpoint.check_affine(&name, &stem, spec.rows, spec.cols)?;
+            let biases_name = format!("{stem}.biases");
+            let spans = (checkpoint.span(&scales_name)?, checkpoint.span(&biases_name)?);
+            self.used.extend([scales_name, biases_name]);
+            (Encoding::Affine { bits: affine.bits, group: affine.group, scales }, Some(spans))
+        } else {
+            (self.dense(spec, &name, &stem, entry)?, None)
+        };
+        let data = checkpoint.span(&name)?;
+        self.used.insert(name.clone());
+        Ok(Tensor { desc: TensorDesc { name, rows: spec.rows, cols: spec.cols, encoding }, data, affine })
+    }
+
+    fn dense(&self, spec: &WeightSpec, name: &str, stem: &str, entry: &Entry) -> Result<Encoding> {
+        let checkpoint = self.checkpoint;
+        if spec.role == WeightRole::Matrix && checkpoint.config.quantization.as_ref().is_some_and(|q| q.demands(stem)) {
+            return Err(checkpoint.missing(&format!("{stem}.scales"), "though config.json says it is quantized"));
+        }
+        let float = checkpoint.float(name, entry)?;
+        let (n, k) = (spec.rows, spec.cols);
+        match spec.role {
+            WeightRole::Matrix => checkpoint.check_shape(name, entry, &[&[n, k]], "a matrix of this config")?,
+            WeightRole::Vector => checkpoint.check_shape(name, entry, &[&[n]], "a vector of this config")?,
+            WeightRole::Taps => {
+                checkpoint.check_shape(name, entry, &[&[n, 1, k], &[n, k, 1], &[n, k]], "the taps of this config")?
+            }
+        }
+        Ok(Encoding::Dense(float))
+    }
+
+    /// The one name of a weight that the checkpoint has.
+    fn find(&self, spec: &WeightSpec) -> Result<String> {
+        let full = |name: &String| match &name[..] {
+            HEAD => HEAD_PREFIXES.iter().map(|p| format!("{p}{HEAD}")).collect(),
+            _ => vec![format!("{}{name}", self.prefix)],
+        };
+        let accepted: Vec<String> = spec.names.iter().flat_map(full).collect();
+        let mut found = accepted.iter().filter(|name| self.checkpoint.entries.contains_key(*name));
+        match (found.next(), found.next()) {
+            (Some(name), None) => Ok(name.clone()),
+            (Some(a), Some(b)) => Err(self.checkpoint.wrong(a, "one tensor for this weight", format!("{b} too"))),
+            (None, _) => {
+                let why = format!("(expected {} x {} values)", spec.rows, spec.cols);
+                Err(self.checkpoint.missing(&accepted.join(" or "), &why))
+            }
+        }
+    }
+}
+
+/// Told of bytes read; an error stops the reading.
+pub(super) type Watch<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
+
+/// Reads one tensor of a checkpoint.
+pub struct TensorSource<'a> {
+    checkpoint: &'a Checkpoint,
+    tensor: &'a Tensor,
+    watch: Option<Watch<'a>>,
+}
+
+impl<'a> TensorSource<'a> {
+    /// The same source, which tells `watch` of the bytes it reads.
+    pub(super) fn watched(self, watch: Watch<'a>) -> TensorSource<'a> {
+        TensorSource { watch: Some(watch), ..self }
+    }
+
+    /// Reads rows of one of the tensor's parts; `bytes` is a buffer to use again.
+    fn read(&mut self, span: Span, first: usize, count: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        let file = &self.checkpoint.files[span.file];
+        let row_bytes = span.bytes / self.tensor.desc.rows as u64;
+        let mut offset = span.offset + first as u64 * row_bytes;
+        bytes.resize(count * row_bytes as usize, 0);
+        for piece in bytes.chunks_mut(READ_BYTES) {
+            let at = |what: String| format!("{}: tensor {}: {what}", file.name, self.tensor.desc.name);
+            let got = read_at(&file.file, offset, piece).map_err(|e| Error::new(Code::Io, at(e.to_string())))?;
+            if got < piece.len() {
+                let end = offset + got as u64;
+                let what =
+                    format!("expected {} more bytes at byte {end}, found the end of the file", piece.len() - got);
+                return Err(Error::new(Code::Format, at(what)));
+            }
+            offset += got as u64;
+            if let Some(watch) = &mut self.watch {
+                watch(got as u64)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl WeightSource for TensorSource<'_> {
+    fn desc(&self) -> &TensorDesc {
+        &self.tensor.desc
+    }
+
+    fn read_rows(&mut self, first: usize, count: usize, band: &mut Band) -> Result<()> {
+        let tensor = self.tensor;
+        if first.checked_add(count).is_none_or(|end| end > tensor.desc.rows) {
+            let what = format!("tensor {}: rows {first} + {count} of {}", tensor.desc.name, tensor.desc.rows);
+            return Err(Error::new(Code::InvalidArgument, what));
+        }
+        self.read(tensor.data, first, count, &mut band.data)?;
+        band.scales.clear();
+        band.biases.clear();
+        if let Some((scales, biases)) = tensor.affine {
+            self.read(scales, first, count, &mut band.scales)?;
+            self.read(biases, first, count, &mut band.biases)?;
+        }
+        Ok(())
+    }
+}
