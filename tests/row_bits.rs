@@ -13,6 +13,7 @@ use lfm3::model::forward::text_plan;
 use lfm3::plan::Plan;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Round sizes around the tiles.
 const ROUNDS: [usize; 11] = [1, 2, 3, 7, 8, 9, 16, 31, 32, 33, 64];
@@ -220,7 +221,10 @@ fn rounds_stopped_inside_ops_equal_whole_ones() {
                 let mut stops = 0;
                 let limit = || {
                     stops += 1;
-                    Limit::Slices(1 + rng.below(4))
+                    match rng.below(2) {
+                        0 => Limit::Slices(1 + rng.below(4)),
+                        _ => Limit::Until(Instant::now() + Duration::from_micros(rng.below(50) as u64)),
+                    }
                 };
                 world.round(backend, &lanes, limit, &mut seen);
                 most = most.max(stops);
