@@ -8,7 +8,7 @@ mod common;
 use common::*;
 use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
 use lfm3::backend::reference::ReferenceBackend;
-use lfm3::backend::{Backend, Encoding, Float, KEY_CHUNK, Limit, Progress, Round, TensorDesc};
+use lfm3::backend::{Backend, Encoding, Float, Limit, Progress, Round, TensorDesc};
 use lfm3::model::config::RopeConfig;
 use lfm3::model::forward::inverse_frequencies;
 use lfm3::plan::{AttentionId, AttentionShape, BufferId, ConvId, ConvShape, Op, Plan, RowSet, WeightId, WeightRole};
