@@ -1,1 +1,2 @@
-//! (being written)
+mod template;
+pub use template::{ChatTemplate, SpecialTokens, choose_template, special_tokens};
