@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Steps of the template engine.
 pub(super) const MAX_STEPS: u64 = 10_000_000;
 /// Values visited (or 16 bytes read) by operators, filters, tests and methods.
-const MAX_WORK: u64 = 200_000_000;
+const MAX_WORK: u64 = 50_000_000;
 /// Bytes of all values built.
 const MAX_BUILT_BYTES: u64 = 256 << 20;
 /// Bytes of one value, everything inside it counted.

@@ -267,7 +267,7 @@ fn split_space(s: &str, pieces: usize, from_right: bool) -> Vec<&str> {
                 rest = strip(rest, None, !from_right, from_right);
             }
             _ => {
-                parts.push(strip(rest, None, from_right, !from_right && parts.len() + 1 < pieces));
+                parts.push(rest);
                 break;
             }
         }

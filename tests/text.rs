@@ -1,0 +1,8 @@
+//! Text in and out: tokenizer, templates, chats, replies.
+
+#[path = "text/support.rs"]
+mod support;
+#[path = "text/template.rs"]
+mod template;
+#[path = "text/tokenizer.rs"]
+mod tokenizer;
