@@ -45,6 +45,9 @@ struct Control {
 impl Control {
     /// The longest spelling that `text` begins with: its length and id.
     fn at_start(&self, text: &str) -> Option<(usize, u32)> {
+        if !text.bytes().next().is_some_and(|first| self.first_byte[first as usize]) {
+            return None;
+        }
         // A spelling that begins `text` sorts at or before it, and longer ones later; what lies between two such shares
         // the shorter as a prefix, so a mismatch tells how much may still match.
         let mut known = text.len().min(MAX_CONTROL_BYTES);
@@ -64,10 +67,8 @@ impl Control {
 
     /// The first, longest spelling in `text`: start, length, id.
     fn find(&self, text: &str) -> Option<(usize, usize, u32)> {
-        text.bytes().enumerate().filter(|(_, b)| self.first_byte[*b as usize]).find_map(|(start, _)| {
-            let (len, id) = self.at_start(&text[start..])?;
-            Some((start, len, id))
-        })
+        let starts = text.bytes().enumerate().filter(|(_, b)| self.first_byte[*b as usize]);
+        starts.into_iter().find_map(|(start, _)| self.at_start(&text[start..]).map(|(len, id)| (start, len, id)))
     }
 }
 

@@ -66,6 +66,11 @@ impl ChatTemplate {
         Ok(template)
     }
 
+    /// Whether the template's source has this character.
+    pub fn contains(&self, c: char) -> bool {
+        self.source.contains(c)
+    }
+
     /// The spellings given to `load`.
     pub fn special(&self) -> &SpecialTokens {
         &self.special
