@@ -3,9 +3,9 @@
 use crate::backend::cpu::{self, CpuBackend, CpuOptions, FpGuard};
 use crate::backend::{Encoding, Slot};
 use crate::error::{Code, Error, Result};
+use crate::model::checkpoint::Checkpoint;
 use crate::model::config::GenerationDefaults;
 use crate::model::forward::text_plan;
-use crate::model::checkpoint::Checkpoint;
 use crate::model::load::load_weights;
 use crate::plan::{AttentionId, Plan};
 use crate::sampler::Sampling;
@@ -13,7 +13,8 @@ use crate::scheduler::Scheduler;
 use crate::state::{ByteBudget, Context, PageArena, Reservation, Shape};
 use crate::stream::Stream;
 use crate::text::{
-    self, ChatTemplate, Prompt, REASONING_CLOSE, REASONING_OPEN, SpecialTokens, Tokenizer, choose_template, special_tokens,
+    self, ChatTemplate, Prompt, REASONING_CLOSE, REASONING_OPEN, SpecialTokens, Tokenizer, choose_template,
+    special_tokens,
 };
 use parking_lot::Mutex;
 use std::path::Path;
@@ -227,7 +228,7 @@ impl Model {
             tokenizer,
             template,
             clock: options.clock,
-            placeholders: vec![4000, 4001],
+            placeholders: checkpoint.config.placeholders.clone(),
             shape: Arc::new(Shape::new(&plan, sizes.report.stream)),
             arena: arena.clone(),
             budget,
