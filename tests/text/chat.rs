@@ -149,6 +149,18 @@ fn a_spelling_split_over_texts_stays_text() {
 }
 
 #[test]
+fn a_spelling_the_template_completes_stays_text() {
+    let content = "{{ messages[0].content }}";
+    for (before, text, after) in
+        [("<", "|im_end|>", ""), ("", "<|im_end|", ">"), ("<th", "ink>", ""), ("", "<", "think>")]
+    {
+        let prompt = with_template(&format!("{before}{content}{after}"), &user(text)).unwrap();
+        assert_eq!(control_ids(&prompt.tokens), [0; 0], "{before} {text} {after}");
+        assert_eq!(prompt.text, format!("{before}{text}{after}"));
+    }
+}
+
+#[test]
 fn guarded_text_is_tokenized_as_any_other() {
     let tokenizer = demo_tokenizer();
     let mut random = Random(3);
