@@ -300,3 +300,18 @@ fn errors_name_the_place() {
     assert!(bare(&"[".repeat(1 << 20)).message.starts_with("chat JSON: "));
     assert_eq!(bare(&" ".repeat((16 << 20) + 1)).code, Code::Limit);
 }
+
+#[test]
+fn long_chats_stay_within_the_limits() {
+    let golden: Value = serde_json::from_str(include_str!("../data/text/templates.json")).unwrap();
+    let messages: Vec<Value> = (0..4000)
+        .map(|i| json!({"role": if i % 2 == 0 { "user" } else { "assistant" }, "content": "some words. ".repeat(20)}))
+        .collect();
+    let chat = json!({"messages": messages, "tools": null});
+    for place in 0..3 {
+        let start = std::time::Instant::now();
+        let prompt = with_template(golden["templates"][place].as_str().unwrap(), &chat).unwrap();
+        assert_eq!(prompt.text.matches("some words.").count(), 80_000);
+        println!("template {place}: {} tokens in {:?}", prompt.tokens.len(), start.elapsed());
+    }
+}
