@@ -10,13 +10,13 @@ CARGO ?= cargo
 CC ?= cc
 MODEL ?= examples/demo-model
 SECONDS_EACH ?= 60
-STORY = Eva finds a yellow basket in the cellar. Zoe buys a black boat at the farm. Kofi has a blue key. \
-	Eva gives the basket to Hugo. Zoe gives the boat to Clara. Kofi walks to the bakery. Priya takes the boat from Clara.
+STORY = Ivan finds a green mirror in the tower. Paul has a red pen. Ivan walks to the garden. \
+	Paul gives the pen to Ivan. Paul is now in the cellar. Ivan gives the mirror to Paul.
 
 .PHONY: run test bench lint header fuzz accept
 
 run: target/release/chat
-	@target/release/chat --model examples/demo-model --think --temp 0 "$(STORY) Who has the boat?"
+	@target/release/chat --model examples/demo-model --temp 0 "$$(printf '%s\n\n%s' '$(STORY)' 'Where is Ivan?')"
 
 target/release/chat: examples/chat.c include/lfm3.h FORCE
 	$(CARGO) build --release
@@ -41,9 +41,13 @@ header:
 
 fuzz:
 	@for target in $$(cargo +nightly fuzz list --fuzz-dir tests/fuzz); do \
-		cargo +nightly fuzz run --fuzz-dir tests/fuzz $$target -- -max_total_time=$(SECONDS_EACH) || exit 1; \
+		mkdir -p tests/fuzz/corpus/$$target; \
+		cargo +nightly fuzz run --fuzz-dir tests/fuzz $$target tests/fuzz/corpus/$$target tests/fuzz/seeds/$$target -- \
+			-max_total_time=$(SECONDS_EACH) -max_len=16384 || exit 1; \
 	done
 
 accept:
+	@test -d "$(CHECKPOINT)" || { echo "make accept CHECKPOINT=DIR, a full-size checkpoint folder"; exit 2; }
 	$(CARGO) test --release -- --include-ignored
-	$(CARGO) run --release --example step_time -- $(CHECKPOINT)
+	$(CARGO) bench --bench text -- $(CHECKPOINT)
+	$(CARGO) bench --bench step_time -- $(CHECKPOINT)

@@ -3,9 +3,8 @@
 //! All arithmetic is float64 in plain IEEE operations and a fixed order, so a draw is the same to the bit on every
 //! machine. Float64 also means that no float32 logit and parameter can overflow on the way.
 
-mod math;
-
 use crate::error::{Code, Error, Result};
+use crate::math;
 use std::cmp::Ordering;
 
 /// Candidates sorted at a time while the nucleus of `top_p` is searched; each further part is four times as long.
@@ -212,7 +211,7 @@ impl Sampler {
         keep_best(self.scores.iter().copied(), k, &mut self.candidates);
         let temperature = f64::from(self.sampling.temperature);
         for c in &mut self.candidates {
-            c.weight = math::exp((c.score - best) / temperature);
+            c.weight = math::exp64((c.score - best) / temperature);
         }
         self.candidates.sort_unstable_by_key(|c| c.id);
     }
@@ -278,7 +277,7 @@ pub fn log_probs(logits: &[f32], id: u32, top: usize) -> LogProbs {
         return LogProbs { logprob: f32::NAN, top: Vec::new() };
     }
     let max = f64::from(max);
-    let total = max + math::ln(logits.iter().map(|l| math::exp(f64::from(*l) - max)).sum());
+    let total = max + math::ln64(logits.iter().map(|l| math::exp64(f64::from(*l) - max)).sum());
     let mut best = Vec::new();
     keep_best(logits.iter().map(|l| f64::from(*l)), top.min(logits.len()), &mut best);
     best.sort_unstable_by(Candidate::order);

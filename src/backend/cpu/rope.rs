@@ -1,0 +1,31 @@
+//! Rotary positions: pairs `(i, i + head_dim / 2)` turned by `float32(position * inverse_frequency)`.
+
+use super::simd::kernel;
+use crate::math;
+
+/// Largest `head_dim / 2`.
+pub const PAIRS_MAX: usize = 256;
+
+kernel! {
+    /// Turns every head of `x`, in place; pairs of inverse frequency 0 stay as they are.
+    pub fn rotate(x: &mut [f32], inverse: &[f32], position: u32) = plain turn
+}
+
+#[inline(always)]
+fn turn(x: &mut [f32], inverse: &[f32], position: u32) {
+    let pairs = inverse.len();
+    let (mut sines, mut cosines) = ([0.0_f32; PAIRS_MAX], [0.0_f32; PAIRS_MAX]);
+    // Trailing zeros are where the proportional layout ends.
+    let turning = inverse.iter().rposition(|f| *f != 0.0).map_or(0, |last| last + 1);
+    for i in 0..turning {
+        (sines[i], cosines[i]) = math::sin_cos(position as f32 * inverse[i]);
+    }
+    for head in x.chunks_exact_mut(2 * pairs) {
+        let (first, second) = head.split_at_mut(pairs);
+        for i in 0..turning {
+            let (a, b) = (first[i], second[i]);
+            first[i] = a.mul_add(cosines[i], -(b * sines[i]));
+            second[i] = b.mul_add(cosines[i], a * sines[i]);
+        }
+    }
+}
