@@ -256,7 +256,8 @@ fn planted_faults_break_the_bounds() {
     let [set, _] = Set::shipped();
     let (checkpoint, good) = set.plan();
     let sliding = good.attentions.iter().position(|shape| shape.window.is_some()).expect("a window");
-    let faults: [(&str, &dyn Fn(&mut Plan)); 3] = [
+    type Fault<'a> = (&'a str, &'a dyn Fn(&mut Plan));
+    let faults: [Fault; 3] = [
         ("full rotation for partial", &|plan| {
             let RopeConfig { theta, .. } = checkpoint.config.text.rope_full;
             plan.ropes[0] = inverse_frequencies(checkpoint.config.text.head_dim, RopeConfig { theta, partial: 1.0 });

@@ -5,6 +5,9 @@ use crate::backend::Backend;
 use crate::error::{Code, Error, Result};
 use crate::plan::{Plan, WeightId};
 
+/// Bytes read between two reports of progress, at least; one read may add [`super::tensors::READ_BYTES`].
+pub const REPORT_BYTES: u64 = 1 << 20;
+
 /// Loads every weight of `plan` into `backend`. `progress(done, total)`, in bytes of the files, is called at the start,
 /// every few megabytes and at the end; where it returns false, loading stops.
 ///
@@ -22,14 +25,18 @@ pub fn load_weights(
         true => Ok(()),
         false => Err(Error::new(Code::Cancelled, format!("loading was cancelled after {done} of {total} bytes"))),
     };
-    let mut before = 0;
-    report(before)?;
+    report(0)?;
+    let (mut before, mut told) = (0, 0);
     for (index, tensor) in tensors.iter().enumerate() {
         let after = before + tensor.bytes();
         let mut done = before;
         // A backend may read some rows again, so a tensor's part of the progress is capped at its size.
         let mut watch = |bytes: u64| {
             done = after.min(done + bytes);
+            if done < told + REPORT_BYTES {
+                return Ok(());
+            }
+            told = done;
             report(done)
         };
         backend.load(WeightId(index), &mut checkpoint.source(tensor)?.watched(&mut watch))?;

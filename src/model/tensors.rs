@@ -19,7 +19,7 @@ const VISION_PREFIXES: [&str; 4] =
 const TABLE: &str = "embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 /// Most bytes of one read; progress is told between reads.
-const READ_BYTES: usize = 2 << 20;
+pub const READ_BYTES: usize = 2 << 20;
 
 /// Whether a tensor belongs to the vision tower or its projector.
 pub(super) fn is_vision(name: &str) -> bool {
@@ -56,7 +56,7 @@ impl Tensor {
     }
 }
 
-/// Bits a value as most parameters of `tensors` are stored; 0 for no tensors.
+/// Bits per value in which most of the parameters of `tensors` are stored; 0 for no tensors.
 pub fn stored_bits(tensors: &[Tensor]) -> u32 {
     let mut counts = std::collections::BTreeMap::<u32, u64>::new();
     for tensor in tensors {
@@ -171,15 +171,15 @@ impl Checkpoint {
         let said = format!("{} bits in groups of {}", affine.bits, affine.group);
         // 32 columns are `bits` words, and a group is a multiple of 32 columns.
         self.check_shape(name, weight, &[&[rows, cols / 32 * bits]], &said)?;
-        let mut parts = [".scales", ".biases"].map(|end| format!("{stem}{end}")).into_iter();
-        let mut next = || {
-            let name = parts.next().unwrap_or_default();
+        let part = |end: &str| {
+            let name = format!("{stem}{end}");
             let entry = self.entry(&name, &format!("for {said}"))?;
             self.check_shape(&name, entry, &[&[rows, cols / affine.group]], &said)?;
-            Ok::<_, Error>((self.float(&name, entry)?, name))
+            self.float(&name, entry)
         };
-        let ((scales, _), (biases, name)) = (next()?, next()?);
+        let (scales, biases) = (part(".scales")?, part(".biases")?);
         if biases != scales {
+            let name = format!("{stem}.biases");
             return Err(self.wrong(&name, format!("the scales' type {scales:?}"), format!("{biases:?}")));
         }
         Ok((affine, scales))

@@ -52,8 +52,7 @@ impl<'a> Stream<'a> {
         (layers, logits)
     }
 
-    /// Runs `tokens` as one round, stopping where `limit` says, and gives the last layer's rows and the logits after the
-    /// last token.
+    /// Runs `tokens` as one round, stopping where `limit` says; gives the last layer's rows and the last row's logits.
     pub fn feed_round(&mut self, tokens: &[u32], mut limit: impl FnMut() -> Limit) -> (Vec<f32>, Vec<f32>) {
         self.submit(tokens, |i| i == tokens.len() - 1);
         while self.backend.advance(limit()).expect("no error") == Progress::Working {}

@@ -47,18 +47,23 @@ fn float(kind: Float, bytes: &[u8], i: usize) -> f32 {
 
 pub struct Mock {
     band_rows: usize,
+    /// How often each tensor is read.
+    pub passes: usize,
     pub weights: BTreeMap<usize, (TensorDesc, Vec<f32>)>,
 }
 
 impl Mock {
     /// Reads each tensor in bands of `band_rows`.
     pub fn in_bands_of(band_rows: usize) -> Mock {
-        Mock { band_rows, weights: BTreeMap::new() }
+        Mock { band_rows, passes: 1, weights: BTreeMap::new() }
     }
 }
 
 impl Backend for Mock {
     fn load(&mut self, id: WeightId, source: &mut dyn WeightSource) -> Result<()> {
+        for _ in 1..self.passes {
+            values(source, self.band_rows)?;
+        }
         let values = values(source, self.band_rows)?;
         if values.iter().any(|v| !v.is_finite()) {
             return Err(Error::new(Code::Numeric, format!("tensor {}: a value is not finite", source.desc().name)));

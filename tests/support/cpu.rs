@@ -1,7 +1,7 @@
 //! Random weights in memory, for tests that run the CPU backend without a checkpoint.
 
 use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
-use lfm3::backend::{Band, Encoding, Float, TensorDesc, WeightSource};
+use lfm3::backend::{Backend, Band, Encoding, Float, TensorDesc, WeightSource};
 use lfm3::error::Result;
 use lfm3::plan::{Plan, WeightId, WeightRole, WeightSpec};
 
@@ -79,19 +79,19 @@ pub fn random_weight(spec: &WeightSpec, matrix: Encoding, random: &mut Random) -
     memory
 }
 
-/// A backend with random weights; the same seed gives the same weights.
-pub fn backend(plan: &Plan, matrix: Encoding, seed: u64, options: &CpuOptions) -> CpuBackend {
-    let mut backend = CpuBackend::new(std::sync::Arc::new(plan.clone()), options).expect("a backend");
-    load_random(&mut backend, plan, matrix, seed);
-    backend
+/// Weights for a whole plan; the same seed gives the same weights.
+pub fn random_weights(plan: &Plan, matrix: Encoding, seed: u64) -> Vec<Memory> {
+    let mut random = Random(seed);
+    plan.weights.iter().map(|spec| random_weight(spec, matrix, &mut random)).collect()
 }
 
-pub fn load_random(backend: &mut dyn lfm3::backend::Backend, plan: &Plan, matrix: Encoding, seed: u64) {
-    let mut random = Random(seed);
-    for (id, spec) in plan.weights.iter().enumerate() {
-        let mut memory = random_weight(spec, matrix, &mut random);
-        backend.load(WeightId(id), &mut memory).expect("random weights load");
+/// A backend with random weights.
+pub fn backend(plan: &Plan, matrix: Encoding, seed: u64, options: &CpuOptions) -> CpuBackend {
+    let mut backend = CpuBackend::new(std::sync::Arc::new(plan.clone()), options).expect("a backend");
+    for (id, memory) in random_weights(plan, matrix, seed).iter_mut().enumerate() {
+        backend.load(WeightId(id), memory).expect("random weights load");
     }
+    backend
 }
 
 pub fn options(threads: usize, isa: Isa) -> CpuOptions {

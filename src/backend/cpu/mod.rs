@@ -351,3 +351,6 @@ impl Backend for CpuBackend {
         self.runner.buffers[id.0][..len].copy_from_slice(values);
     }
 }
+
+#[cfg(test)]
+mod tests;

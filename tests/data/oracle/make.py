@@ -25,7 +25,8 @@ def read(path):
         (size,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(size))
         data = file.read()
-    return {name: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for name, t in header.items() if name != "__metadata__"}
+    header.pop("__metadata__", None)
+    return {name: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for name, t in header.items()}
 
 
 def write(path, tensors):

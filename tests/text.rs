@@ -1,0 +1,12 @@
+//! Text in and out: tokenizer, templates, chats, replies.
+
+#[path = "text/chat.rs"]
+mod chat;
+#[path = "text/reply.rs"]
+mod reply;
+#[path = "text/support.rs"]
+mod support;
+#[path = "text/template.rs"]
+mod template;
+#[path = "text/tokenizer.rs"]
+mod tokenizer;
