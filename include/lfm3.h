@@ -140,7 +140,7 @@ LFM3_API const char *lfm3_status_name(int32_t status);
 
 /* === 2. Versions ============================================================================================ */
 
-/** The interface this header describes. It grows when old programs would break; the shared library's SONAME carries it. */
+/** The interface this header describes. It grows when old programs would break; the library's SONAME carries it. */
 #define LFM3_ABI_VERSION 1
 
 /** The interface the library was built with; equal to `LFM3_ABI_VERSION` where header and library fit.
@@ -373,9 +373,9 @@ LFM3_API int32_t lfm3_stream_error(const lfm3_stream *stream, char *LFM3_NULLABL
  * rewinds to there, and queues the rest. The way to do turns: append the reply and the next message to the JSON, and
  * set it again.
  *
- * - `json`: `len` bytes of `{"messages": [{"role": "user", "content": "…"}, …], "tools": […], "enable_thinking": true,
- *   "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left out. `content` may also be
- *   parts of type text. What messages and tools say never becomes a control token.
+ * - `json`: `len` bytes of `{"messages": [{"role": "user", "content": "…"}, …], "tools": […],
+ *   "enable_thinking": true, "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left
+ *   out. `content` may also be parts of type text. What messages and tools say never becomes a control token.
  * - `media`, `media_count`: NULL and 0; this version takes no pictures (`LFM3_ERR_UNSUPPORTED`).
  * - Returns: `LFM3_OK`; `LFM3_ERR_FORMAT` for JSON that does not fit, `LFM3_ERR_TEMPLATE`,
  *   `LFM3_ERR_CONTEXT_FULL`, `LFM3_ERR_STATE` while a reply runs. After an error the stream holds what it held.
