@@ -155,7 +155,8 @@ pub enum Op {
         /// `heads` wide.
         gate: BufferId,
     },
-    /// `g = B * x; out = C * (bias + sum over j of taps[j] * g[row - (taps-1) + j])`, earlier rows from the stream's state.
+    /// `g = B * x; out = C * (bias + sum over j of taps[j] * g[row - (taps-1) + j])`, earlier rows from the stream's
+    /// state.
     ShortConv {
         /// B, C, x side by side: `3 * width`.
         bcx: BufferId,

@@ -120,10 +120,10 @@ fn open_shards(folder: &Path, index: &Path) -> Result<(Vec<TensorFile>, BTreeMap
     if shards.len() > MAX_SHARDS {
         return Err(format_error(at, format!("expected at most {MAX_SHARDS} shards, found {}", shards.len())));
     }
+    shards.iter().try_for_each(|shard| check_shard_name(shard).map_err(|what| format_error(at, what)))?;
     let mut files: Vec<TensorFile> = Vec::new();
     let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
     for shard in shards {
-        check_shard_name(&shard).map_err(|what| format_error(at, what))?;
         let (file, tensors) = TensorFile::open(&folder.join(&shard))?;
         for (name, info) in tensors {
             if let Some(first) = entries.get(&name) {

@@ -1,5 +1,7 @@
 //! Quantized matrices times activations: exact integers inside a group, one float chain across groups.
 
+#![expect(clippy::needless_range_loop, reason = "lanes are counted, several arrays at once")]
+
 use super::pack::{Affine, BLOCK, TILE};
 use super::simd::{Simd, kernel};
 use crate::backend::Float;

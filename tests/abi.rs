@@ -1,0 +1,106 @@
+//! What programs built against an earlier library rely on: names, numbers, sizes and places, exports, SONAME.
+
+#[path = "c/compile.rs"]
+mod compile;
+
+use compile::{compilers, finish, library_dir, root, scratch};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The shared library these tests belong to.
+fn shared_library() -> PathBuf {
+    let file = format!("{}lfm3{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    library_dir().join(file)
+}
+
+fn header() -> String {
+    std::fs::read_to_string(root().join("include/lfm3.h")).unwrap()
+}
+
+/// The functions the header declares.
+fn functions() -> BTreeSet<String> {
+    let header = header();
+    let declared = header.lines().filter(|line| line.starts_with("LFM3_API "));
+    declared.map(|line| line.split('(').next().unwrap().rsplit([' ', '*']).next().unwrap().to_owned()).collect()
+}
+
+/// Lines for tests/c/layout.c, from the header: each struct with its fields, each number.
+fn layout_questions() -> String {
+    let mut lines = String::new();
+    let mut current = None;
+    for line in header().lines() {
+        if let Some(name) = line.strip_prefix("typedef struct ").and_then(|line| line.strip_suffix(" {")) {
+            writeln!(lines, "SIZE({name});").unwrap();
+            current = Some(name.to_owned());
+        } else if line.starts_with('}') {
+            current = None;
+        } else if let (Some(name), Some(field)) = (&current, line.strip_suffix(';')) {
+            let field = field.rsplit([' ', '*']).next().unwrap();
+            writeln!(lines, "FIELD({name}, {field});").unwrap();
+        } else if let Some((name, value)) = line.strip_prefix("#define ").and_then(|line| line.split_once(' '))
+            && value.trim_matches(['(', ')', '-']).starts_with(|first: char| first.is_ascii_digit())
+        {
+            writeln!(lines, "NUMBER({name});").unwrap();
+        }
+    }
+    lines
+}
+
+fn layout() -> String {
+    std::fs::write(scratch().join("layout.inc"), layout_questions()).unwrap();
+    let program = compilers()[0].program("tests/c/layout.c", &[]);
+    String::from_utf8(finish(&mut Command::new(program), "layout").stdout).unwrap()
+}
+
+/// A changed line breaks programs that exist; new lines at the end of a struct and new numbers do not.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn sizes_places_and_numbers_are_those_recorded() {
+    let recorded = std::fs::read_to_string(root().join("tests/c/layout.txt")).unwrap_or_default();
+    let found = layout();
+    let new = scratch().join("layout.txt");
+    std::fs::write(&new, &found).unwrap();
+    assert!(recorded == found, "compare tests/c/layout.txt with {}", new.display());
+}
+
+/// Padding would let bits nobody set cross the interface.
+#[test]
+fn structs_begin_with_their_size_and_have_no_gaps() {
+    let (mut structs, mut end, mut size) = (0, 0, 0);
+    for line in layout().lines() {
+        let (name, numbers) = line.split_once(' ').unwrap();
+        if let Some((place, length)) = numbers.split_once('+') {
+            let (place, length): (usize, usize) = (place.parse().unwrap(), length.parse().unwrap());
+            assert_eq!(place, end, "a gap before {name}");
+            assert_eq!(place == 0, name.ends_with(".struct_size"), "{name}");
+            end += length;
+        } else {
+            assert_eq!(end, size, "a gap at the end before {name}");
+            let is_struct = name.starts_with("lfm3_");
+            (end, size) = (0, if is_struct { numbers.parse().unwrap() } else { 0 });
+            assert_eq!(size % 8, 0, "{name} does not end at a whole unit");
+            structs += usize::from(is_struct);
+        }
+    }
+    assert_eq!(structs, 9);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_shared_library_exports_the_headers_functions_and_nothing_else() {
+    let mut command = Command::new("nm");
+    command.args(["-D", "--defined-only", "--format=posix"]).arg(shared_library());
+    let output = String::from_utf8(finish(&mut command, "nm").stdout).unwrap();
+    let exported: BTreeSet<_> = output.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(exported, functions());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_soname_carries_the_abi_version() {
+    let output = finish(Command::new("readelf").arg("-d").arg(shared_library()), "readelf").stdout;
+    let want = format!("[liblfm3.so.{}]", lfm3::ffi::library::LFM3_ABI_VERSION);
+    assert!(String::from_utf8(output).unwrap().contains(&want), "no SONAME {want}");
+}

@@ -1,0 +1,11 @@
+//! Opening and loading checkpoints: every naming and storage that is accepted, everything that is refused, hostile files.
+
+mod accepted;
+mod configs;
+mod hostile;
+mod mock;
+mod refused;
+mod released;
+mod shards;
+mod values;
+mod writer;
