@@ -300,13 +300,16 @@ impl Backend for CpuBackend {
     }
 
     fn conv_state_after(&self, lane: usize, rows: usize) -> ConvState {
-        ConvState(self.runner.state_after(lane, rows))
+        let mut state = self.conv_state(self.runner.active().round.lanes[lane].slot);
+        self.runner.move_state(lane, rows, &mut state.0);
+        state
     }
 
     fn commit(&mut self, kept: &[usize]) {
         for (lane, &rows) in kept.iter().enumerate().filter(|(_, rows)| **rows > 0) {
-            let state = self.runner.state_after(lane, rows);
             let slot = self.runner.active().round.lanes[lane].slot;
+            let Some(mut state) = self.runner.states.remove(&slot.0) else { continue };
+            self.runner.move_state(lane, rows, &mut state);
             self.runner.states.insert(slot.0, state);
         }
         self.runner.round = None;

@@ -486,21 +486,19 @@ impl Runner {
         (view, &mut self.pool, &mut self.scratch)
     }
 
-    /// A lane's conv states after the first `rows` of its rows: for each layer the last `taps - 1` of the columns
-    /// before the round and those of the round.
-    pub fn state_after(&self, lane: usize, rows: usize) -> Vec<f32> {
+    /// Brings `states`, a lane's conv states before the round, to after the first `rows` of its rows: for each layer
+    /// the last `taps - 1` of its columns and the round's.
+    pub fn move_state(&self, lane: usize, rows: usize, states: &mut [f32]) {
         let lane = &self.active().round.lanes[lane];
-        let before = &self.states[&lane.slot.0];
-        let mut after = Vec::with_capacity(before.len());
         for (layer, shape) in self.plan.convs.iter().enumerate() {
             let (width, columns) = (shape.width, shape.taps - 1);
-            let state = &before[state_start(&self.plan, ConvId(layer))..][..columns * width];
-            let old = columns.saturating_sub(rows);
-            after.extend_from_slice(&state[(columns - old) * width..]);
-            let first = lane.first_row + rows - (columns - old);
-            after.extend_from_slice(&self.scratch.gated[layer][first * width..][..(columns - old) * width]);
+            let state = &mut states[state_start(&self.plan, ConvId(layer))..][..columns * width];
+            let new = rows.min(columns);
+            state.copy_within(new * width.., 0);
+            let first = lane.first_row + rows - new;
+            let gated = &self.scratch.gated[layer][first * width..][..new * width];
+            state[(columns - new) * width..].copy_from_slice(gated);
         }
-        after
     }
 }
 
