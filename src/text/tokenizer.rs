@@ -175,7 +175,9 @@ impl Tokenizer {
         let encoded = catch_unwind(AssertUnwindSafe(|| self.bpe.encode_fast(text, false)));
         match encoded {
             Ok(Ok(encoding)) => tokens.extend_from_slice(encoding.get_ids()),
-            Ok(Err(error)) => return Err(Error::new(Code::Format, format!("the tokenizer failed on the text: {error}"))),
+            Ok(Err(error)) => {
+                return Err(Error::new(Code::Format, format!("the tokenizer failed on the text: {error}")));
+            }
             Err(_) => return Err(Error::new(Code::Internal, "the tokenizer failed on the text")),
         }
         Ok(())

@@ -112,9 +112,12 @@ fn nobodys_text_becomes_a_control_token() {
     assert_eq!(control_ids(&bad.tokens), control_ids(&good.tokens));
     assert_eq!(bad.text.matches(spelled).count(), good.text.matches(plain).count());
     assert_eq!(demo_tokenizer().decode(&bad.tokens).unwrap(), bad.text.as_bytes());
-    let extra = with_template("{{ extra }}{% for k in extra2 %}{{ k }}{% endfor %}<|im_end|>", &json!({
-        "messages": [], "template_args": {"extra": spelled, "extra2": {spelled: 1}},
-    }));
+    let extra = with_template(
+        "{{ extra }}{% for k in extra2 %}{{ k }}{% endfor %}<|im_end|>",
+        &json!({
+            "messages": [], "template_args": {"extra": spelled, "extra2": {spelled: 1}},
+        }),
+    );
     assert_eq!(control_ids(&extra.unwrap().tokens), [demo_tokenizer().id_of("<|im_end|>").unwrap()]);
 }
 
@@ -149,7 +152,8 @@ fn a_spelling_split_over_texts_stays_text() {
 fn guarded_text_is_tokenized_as_any_other() {
     let tokenizer = demo_tokenizer();
     let mut random = Random(3);
-    let parts = ["<", ">", "<|", "|>", "im_end", "<think>", "</", " the", "\n", "x > y", "->", "😀", "<b>", "'s", "  ", "7"];
+    let parts =
+        ["<", ">", "<|", "|>", "im_end", "<think>", "</", " the", "\n", "x > y", "->", "😀", "<b>", "'s", "  ", "7"];
     for _ in 0..300 {
         let text: String = (0..1 + random.below(12)).map(|_| parts[random.below(parts.len())]).collect();
         let mut expected = tokenizer.encode("<|im_start|>", true).unwrap();
@@ -208,7 +212,11 @@ fn tool_arguments_may_be_an_object_or_text() {
     let object = demo(&chat(json!({"b": "it's \"x\"", "a": [1, 2.5, null]}))).unwrap();
     let text = demo(&chat(json!(r#"{"b": "it's \"x\"", "a": [1, 2.5, null]}"#))).unwrap();
     assert_eq!(object, text);
-    assert!(text.text.contains("<parameter=b>\nit's \"x\"\n</parameter>\n<parameter=a>\n[1, 2.5, null]\n"), "{}", text.text);
+    assert!(
+        text.text.contains("<parameter=b>\nit's \"x\"\n</parameter>\n<parameter=a>\n[1, 2.5, null]\n"),
+        "{}",
+        text.text
+    );
     assert!(demo(&chat(json!(""))).is_ok());
 }
 
@@ -261,7 +269,10 @@ fn errors_name_the_place() {
         (message(json!({"role": "user", "tool_calls": [{}]})), "messages[1].tool_calls[0].name"),
         (message(json!({"role": "user", "tool_calls": [{"name": "f", "arguments": "{"}]})), "tool_calls[0].arguments"),
         (message(json!({"role": "user", "tool_calls": [{"name": "f", "arguments": "[]"}]})), "tool_calls[0].arguments"),
-        (message(json!({"role": "user", "tool_calls": [{"function": {"name": "f", "arguments": 1}}]})), "tool_calls[0].function.arguments"),
+        (
+            message(json!({"role": "user", "tool_calls": [{"function": {"name": "f", "arguments": 1}}]})),
+            "tool_calls[0].function.arguments",
+        ),
     ] {
         let error = demo(&chat).unwrap_err();
         assert_eq!(error.code, Code::InvalidArgument, "{chat}: {error}");

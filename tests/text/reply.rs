@@ -50,8 +50,28 @@ fn filtered(cuts: &[&[u8]], stops: &[String], reasoning_open: bool) -> (Vec<(cha
 #[test]
 fn replies_cut_anywhere_give_the_same_pieces() {
     let parts: [&[u8]; 22] = [
-        b"<think>", b"</think>", b"<", b"</", b"<th", b"think>", b"\n\n", b" ", b"a", b"ab", b"aab", b"Hello ",
-        "ü".as_bytes(), "日本".as_bytes(), "😀".as_bytes(), b"\xff", b"\xe6\x97", b"\xf0\x9f", b"STOP", b"ST", b"<|im_end|>", b"\xc3",
+        b"<think>",
+        b"</think>",
+        b"<",
+        b"</",
+        b"<th",
+        b"think>",
+        b"\n\n",
+        b" ",
+        b"a",
+        b"ab",
+        b"aab",
+        b"Hello ",
+        "ü".as_bytes(),
+        "日本".as_bytes(),
+        "😀".as_bytes(),
+        b"\xff",
+        b"\xe6\x97",
+        b"\xf0\x9f",
+        b"STOP",
+        b"ST",
+        b"<|im_end|>",
+        b"\xc3",
     ];
     let stop_parts = ["a", "ab", "aab", "b\n", "STOP", "TO", "<", "ü", "本😀", "\n\n", "Hello", " a", "\u{fffd}"];
     let mut random = Random(7);
@@ -135,7 +155,8 @@ fn long_holds_stay_linear() {
     let start = std::time::Instant::now();
     let mut shown = 0;
     for _ in 0..200_000 {
-        shown += filter.push(b"aaa").iter().map(|p| matches!(p, Piece::Text(t) if t.len() <= 1024) as usize).sum::<usize>();
+        shown +=
+            filter.push(b"aaa").iter().map(|p| matches!(p, Piece::Text(t) if t.len() <= 1024) as usize).sum::<usize>();
     }
     assert!(shown > 190_000, "{shown}");
     println!("600,000 bytes held 1,022 deep in {:?}", start.elapsed());

@@ -96,9 +96,8 @@ fn templates_that_run_away_end_in_an_error() {
 
 #[test]
 fn templates_that_nest_without_end_are_refused() {
-    let deep = |open: &str, middle: &str, close: &str, n: usize| {
-        format!("{}{middle}{}", open.repeat(n), close.repeat(n))
-    };
+    let deep =
+        |open: &str, middle: &str, close: &str, n: usize| format!("{}{middle}{}", open.repeat(n), close.repeat(n));
     for n in [300, 20_000] {
         for source in [
             format!("{{{{ a{} }}}}", " + a".repeat(n)),
@@ -124,7 +123,8 @@ fn templates_that_nest_without_end_are_refused() {
 
 #[test]
 fn generation_tags_are_plain_blocks() {
-    let source = "a{% generation %}b{%- endgeneration -%} c {%- generation -%}\n d{% endgeneration %}{{ '{% generation' }}";
+    let source =
+        "a{% generation %}b{%- endgeneration -%} c {%- generation -%}\n d{% endgeneration %}{{ '{% generation' }}";
     assert_eq!(render(source, &Map::new()).unwrap(), "abcd{% generation");
 }
 

@@ -21,7 +21,8 @@ fn control_tokens_appear_only_when_asked_for() {
 
 #[test]
 fn the_leftmost_longest_spelling_wins() {
-    let json = tiny(r#"[{"id": 300, "content": "<a"}, {"id": 301, "content": "<a>b"}, {"id": 303, "content": "<a>c"}]"#);
+    let json =
+        tiny(r#"[{"id": 300, "content": "<a"}, {"id": 301, "content": "<a>b"}, {"id": 303, "content": "<a>c"}]"#);
     let tokenizer = Tokenizer::load(json.as_bytes(), "tokenizer.json").unwrap();
     assert_eq!(tokenizer.encode("<a>b", true).unwrap(), [301]);
     assert_eq!(tokenizer.encode("<a>", true).unwrap(), [300, byte_id(b'>')]);
@@ -98,7 +99,11 @@ fn other_vocabularies_are_refused_by_name() {
         (r#""byte_fallback": false"#, r#""byte_fallback": true"#, "byte_fallback"),
         (r#""unk_token": null"#, r#""unk_token": "<unk>""#, "unk_token"),
         (r#""normalizer": null"#, r#""normalizer": {"type": "Lowercase"}"#, "Lowercase"),
-        (r#"{"type": "ByteLevel", "add_prefix_space": false"#, r#"{"type": "Metaspace", "add_prefix_space": false"#, "Metaspace"),
+        (
+            r#"{"type": "ByteLevel", "add_prefix_space": false"#,
+            r#"{"type": "Metaspace", "add_prefix_space": false"#,
+            "Metaspace",
+        ),
         (r#""add_prefix_space": false"#, r#""add_prefix_space": true"#, "add_prefix_space"),
         (r#""decoder": {"type": "ByteLevel""#, r#""decoder": {"type": "WordPiece""#, "WordPiece"),
         (r#""behavior": "Isolated""#, r#""behavior": "Removed""#, "Removed"),
@@ -129,7 +134,9 @@ fn broken_tokenizers_give_errors() {
         let error = Tokenizer::load(good.replacen(from, to, 1).as_bytes(), "t.json").err().expect(to);
         assert!(error.message.starts_with("t.json: "), "{error}");
     }
-    for bad in ["", "{}", "[]", "null", "{\"model\": 3}", &"[".repeat(100_000), "{\"model\":{\"type\":\"BPE\",\"merges\":[]}}"] {
+    for bad in
+        ["", "{}", "[]", "null", "{\"model\": 3}", &"[".repeat(100_000), "{\"model\":{\"type\":\"BPE\",\"merges\":[]}}"]
+    {
         assert!(Tokenizer::load(bad.as_bytes(), "t.json").is_err(), "{bad:.40}");
     }
 }

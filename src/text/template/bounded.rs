@@ -200,9 +200,7 @@ impl Rewriter {
                     let items = l.items.iter().map(|e| this.expr_target(e)).collect::<Rewritten<_>>()?;
                     Expr::List(again(l, ast::List { items }))
                 }
-                Expr::GetAttr(a) => {
-                    Expr::GetAttr(again(a, ast::GetAttr { expr: this.expr(&a.expr)?, name: a.name }))
-                }
+                Expr::GetAttr(a) => Expr::GetAttr(again(a, ast::GetAttr { expr: this.expr(&a.expr)?, name: a.name })),
                 other => return refused("this assignment", other.span()),
             })
         })
@@ -238,11 +236,8 @@ impl Rewriter {
             Expr::Var(v) => Expr::Var(again(v, ast::Var { id: v.id })),
             Expr::Const(c) => constant(c.value.clone(), span),
             Expr::Slice(s) => {
-                let ends = vec![
-                    self.optional(&s.start, span)?,
-                    self.optional(&s.stop, span)?,
-                    self.optional(&s.step, span)?,
-                ];
+                let ends =
+                    vec![self.optional(&s.start, span)?, self.optional(&s.stop, span)?, self.optional(&s.step, span)?];
                 held(filter(SLICE, self.expr(&s.expr)?, ends, span), span)
             }
             Expr::UnaryOp(u) => {
@@ -313,10 +308,8 @@ impl Rewriter {
         if let Some(name) = ours {
             return Ok(held(filter(name, left, vec![right], span), span));
         }
-        let plain = matches!(
-            b.op,
-            BinOpKind::ScAnd | BinOpKind::ScOr | BinOpKind::Sub | BinOpKind::Div | BinOpKind::Pow
-        );
+        let plain =
+            matches!(b.op, BinOpKind::ScAnd | BinOpKind::ScOr | BinOpKind::Sub | BinOpKind::Div | BinOpKind::Pow);
         let (left, right) = if plain { (left, right) } else { (paid(left, span), paid(right, span)) };
         Ok(Expr::BinOp(again(b, ast::BinOp { op: b.op, left, right })))
     }

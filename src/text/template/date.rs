@@ -8,7 +8,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const MAX_FORMAT_BYTES: usize = 256;
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
@@ -47,15 +58,7 @@ fn moment(clock: &Clock) -> Option<Moment> {
     let day = march_day - (153 * march_month + 2) / 5 + 1;
     let january_1 = if month < 2 { 306 } else { -59 - leap(year) as i64 };
     let year_day = march_day - january_1 + 1;
-    Some(Moment {
-        year,
-        month,
-        day,
-        year_day,
-        week_day: (days + 4).rem_euclid(7) as usize,
-        second_of_day,
-        unix,
-    })
+    Some(Moment { year, month, day, year_day, week_day: (days + 4).rem_euclid(7) as usize, second_of_day, unix })
 }
 
 /// The clock's time in `format`; the error is a message.

@@ -95,9 +95,7 @@ fn own_filters(env: &mut Environment, budget: &Arc<Budget>, mark: Option<char>) 
         })
     });
     with_budget(env, budget, "items", |_, _, value, _| match value.kind() {
-        ValueKind::Map => {
-            Ok(python::pairs(value).map(|(k, v)| Value::from(vec![k, v])).collect::<Vec<Value>>().into())
-        }
+        ValueKind::Map => Ok(python::pairs(value).map(|(k, v)| Value::from(vec![k, v])).collect::<Vec<Value>>().into()),
         ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
         kind => Err(invalid(format!("items: a value of type {kind} is not a mapping"))),
     });

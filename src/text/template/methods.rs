@@ -18,13 +18,7 @@ pub(super) fn is_space(c: char) -> bool {
 }
 
 /// Calls `value.name(args)`.
-pub(super) fn call(
-    state: &State,
-    budget: &Budget,
-    value: &Value,
-    name: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
+pub(super) fn call(state: &State, budget: &Budget, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     for arg in args {
         budget.read(arg)?;
     }
@@ -217,13 +211,7 @@ fn capitalized(s: &str) -> String {
 }
 
 /// `str.replace`, its growth counted before it is made.
-pub(super) fn replace(
-    budget: &Budget,
-    s: &str,
-    old: &str,
-    new: &str,
-    count: Option<i64>,
-) -> Result<String, Error> {
+pub(super) fn replace(budget: &Budget, s: &str, old: &str, new: &str, count: Option<i64>) -> Result<String, Error> {
     let limit = count.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
     let found = s.matches(old).take(limit).count();
     budget.build(s.len() + found.saturating_mul(new.len()))?;
@@ -279,7 +267,9 @@ fn split_space(s: &str, pieces: usize, from_right: bool) -> Vec<&str> {
 }
 
 fn lines(s: &str, keep: bool) -> Vec<Value> {
-    let ends = |c: char| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let ends = |c: char| {
+        matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+    };
     let mut out = Vec::new();
     let mut rest = s;
     while let Some(at) = rest.find(ends) {

@@ -96,8 +96,7 @@ impl ChatTemplate {
 
     fn parsed(&self) -> Result<ast::Stmt<'_>> {
         self.check_tags()?;
-        let parsed =
-            parse(&self.source, &self.file, Default::default(), WHITESPACE).map_err(|e| self.error(&e))?;
+        let parsed = parse(&self.source, &self.file, Default::default(), WHITESPACE).map_err(|e| self.error(&e))?;
         bounded::bounded(&parsed).map_err(|e| Error::new(Code::Template, format!("{}: {e}", self.file)))
     }
 

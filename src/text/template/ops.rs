@@ -115,13 +115,7 @@ pub(super) fn remainder(a: &Value, b: &Value) -> Result<Value, Error> {
 }
 
 /// `value[start:stop:step]` of a string or list.
-pub(super) fn slice(
-    budget: &Budget,
-    value: &Value,
-    start: &Value,
-    stop: &Value,
-    step: &Value,
-) -> Result<Value, Error> {
+pub(super) fn slice(budget: &Budget, value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
     let end = |v: &Value| match v.kind() {
         ValueKind::None => Ok(None),
         _ => v

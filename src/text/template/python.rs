@@ -96,7 +96,9 @@ fn repr_string(out: &mut Text, s: &str) -> Result<(), Error> {
             '\r' => out.push("\\r")?,
             '\t' => out.push("\\t")?,
             c if quote == "'" && c == '\'' => out.push("\\'")?,
-            c if (c as u32) < 0x20 || (0x7f..0xa1).contains(&(c as u32)) => out.push(&format!("\\x{:02x}", c as u32))?,
+            c if (c as u32) < 0x20 || (0x7f..0xa1).contains(&(c as u32)) => {
+                out.push(&format!("\\x{:02x}", c as u32))?
+            }
             c => out.push(c.encode_utf8(&mut buffer))?,
         }
     }
