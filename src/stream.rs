@@ -1,9 +1,25 @@
 //! One conversation: tokens, state, stop rules, events.
 
-use crate::engine::Model;
-use crate::error::Result;
-use crate::sampler::Sampling;
+use crate::backend::Slot;
+use crate::engine::{Model, SlotLease};
+use crate::error::{Code, Error, Result};
+use crate::sampler::{Sampler, Sampling};
+use crate::text::{ReplyFilter, check_stop};
+use core::Core;
+use parking_lot::{Mutex, MutexGuard};
+use reply::{Reply, ReplySetup};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) mod core;
+mod reply;
+
+/// Events that wait for `next` before a stream pauses, unless the host asks for another number.
+pub const EVENT_LIMIT: usize = 256;
+/// Most stop tokens a host may add.
+pub const STOP_TOKEN_LIMIT: usize = 1024;
+/// Most likeliest ids of a token event.
+pub const TOP_LOGPROBS_LIMIT: usize = 64;
 
 /// How to make a stream.
 #[derive(Clone, Debug, Default)]
@@ -123,96 +139,262 @@ pub enum Next {
 }
 
 /// One conversation with a model.
-pub struct Stream {}
+pub struct Stream {
+    id: u64,
+    model: Arc<Model>,
+    slot: SlotLease,
+    core: Mutex<Core>,
+    cancel: AtomicBool,
+    closed: AtomicBool,
+}
 
 impl Stream {
-    /// A stream of `model`.
-    pub fn new(_model: &Arc<Model>, _options: &StreamOptions) -> Result<Arc<Stream>> {
-        unimplemented!()
+    /// A stream of `model`. Fails past the model's stream or byte limit.
+    pub fn new(model: &Arc<Model>, options: &StreamOptions) -> Result<Arc<Stream>> {
+        model.check_open()?;
+        let most = model.context_limit();
+        let context_limit = options.context_limit.unwrap_or(most);
+        if context_limit == 0 || context_limit > most {
+            return Err(invalid(format!("context_limit is {context_limit}, expected 1 to the model's {most}")));
+        }
+        let event_limit = options.event_limit.unwrap_or(EVENT_LIMIT);
+        if event_limit == 0 {
+            return Err(invalid("event_limit is 0, expected at least 1".into()));
+        }
+        let slot = model.lease_slot()?;
+        let core = Core::new(model.new_context(), context_limit, event_limit);
+        let stream = Arc::new(Stream {
+            id: model.next_stream_id(),
+            model: model.clone(),
+            slot,
+            core: Mutex::new(core),
+            cancel: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        });
+        model.register(&stream);
+        Ok(stream)
     }
 
     /// The checkpoint's own sampling, as `generation_config.json` gives it.
     pub fn default_sampling(&self) -> Sampling {
-        unimplemented!()
+        self.model.default_sampling().clone()
     }
 
     /// Queues text; control tokens are recognized only when `control`.
-    pub fn append_text(&self, _text: &str, _control: bool) -> Result<()> {
-        unimplemented!()
+    pub fn append_text(&self, text: &str, control: bool) -> Result<()> {
+        let tokens = self.model.tokenize(text, control)?;
+        self.append(&tokens)
     }
 
-    /// Queues tokens.
-    pub fn append_tokens(&self, _tokens: &[u32]) -> Result<()> {
-        unimplemented!()
+    /// Queues tokens. Ids past the vocabulary and placeholders of pictures are refused.
+    pub fn append_tokens(&self, tokens: &[u32]) -> Result<()> {
+        self.model.check_tokens(tokens)?;
+        self.append(tokens)
+    }
+
+    fn append(&self, tokens: &[u32]) -> Result<()> {
+        let mut core = self.idle("append")?;
+        let limit = core.context_limit;
+        core.context.check_room(tokens.len(), limit)?;
+        core.append(tokens, |id| self.model.is_eos(id));
+        Ok(())
     }
 
     /// Renders a chat, keeps the common prefix with what the stream holds, queues the rest.
-    pub fn set_chat(&self, _json: &str) -> Result<()> {
-        unimplemented!()
+    pub fn set_chat(&self, json: &str) -> Result<()> {
+        self.model.check_open()?;
+        let tokens = self.model.chat_tokens(json)?;
+        let mut core = self.idle("set_chat")?;
+        if tokens.len() > core.context_limit {
+            let limit = core.context_limit;
+            let message = format!("the chat is {} tokens long, the stream's context limit is {limit}", tokens.len());
+            return Err(Error::new(Code::ContextFull, message));
+        }
+        let common = core.context.tokens().iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+        core.rewind(common);
+        core.append(&tokens[common..], |id| self.model.is_eos(id));
+        Ok(())
     }
 
     /// Adds a stop string for the replies that follow; the empty string removes all.
-    pub fn add_stop(&self, _stop: &str) -> Result<()> {
-        unimplemented!()
+    pub fn add_stop(&self, stop: &str) -> Result<()> {
+        let mut core = self.open()?;
+        if stop.is_empty() {
+            core.stops.clear();
+            return Ok(());
+        }
+        check_stop(stop, core.stops.len())?;
+        core.stops.push(stop.to_string());
+        Ok(())
     }
 
     /// Sets what is added to logits of the replies that follow, replacing earlier biases.
-    pub fn set_bias(&self, _bias: &[(u32, f32)]) -> Result<()> {
-        unimplemented!()
+    pub fn set_bias(&self, bias: &[(u32, f32)]) -> Result<()> {
+        Sampler::new(self.model.vocab_size(), self.default_sampling(), bias)?;
+        self.open()?.bias = bias.to_vec();
+        Ok(())
     }
 
     /// Starts a reply after the queue is filled in.
-    pub fn generate(&self, _options: &GenerateOptions) -> Result<()> {
-        unimplemented!()
+    pub fn generate(&self, options: &GenerateOptions) -> Result<()> {
+        if options.stop_tokens.len() > STOP_TOKEN_LIMIT || options.top_logprobs > TOP_LOGPROBS_LIMIT {
+            let message =
+                format!("at most {STOP_TOKEN_LIMIT} stop tokens and {TOP_LOGPROBS_LIMIT} top log-probabilities");
+            return Err(Error::new(Code::Limit, message));
+        }
+        let mut core = self.idle("generate")?;
+        if core.context.tokens().is_empty() {
+            let message = "nothing to go on from: queue text, tokens or a chat first";
+            return Err(Error::new(Code::State, message));
+        }
+        let sampler = Sampler::new(self.model.vocab_size(), options.sampling.clone(), &core.bias)?;
+        let reasoning = self.model.reasoning_open(core.context.tokens());
+        let mut stop_tokens = self.model.eos().to_vec();
+        stop_tokens.extend_from_slice(&options.stop_tokens);
+        let filter = ReplyFilter::new(&core.stops, reasoning)?;
+        let tokenizer = self.model.tokenizer().clone();
+        core.begin(Reply::new(ReplySetup { sampler, filter, tokenizer, stop_tokens }, options));
+        Ok(())
     }
 
     /// Asks for log-probabilities of the stream's tokens from position `from` (the first token has none).
-    pub fn score(&self, _from: usize) -> Result<()> {
-        unimplemented!()
+    pub fn score(&self, from: usize) -> Result<()> {
+        let mut core = self.idle("score")?;
+        let length = core.context.tokens().len();
+        if from >= length {
+            return Err(invalid(format!("score from {from}: the stream holds {length} tokens")));
+        }
+        let first = from.max(1);
+        if core.context.computed() >= first {
+            core.context.resume(first - 1);
+        } else {
+            core.context.give_up_round();
+        }
+        core.score = Some(first);
+        core.ready_wanted = true;
+        core.fill_all();
+        Ok(())
     }
 
     /// The next event.
     pub fn next(&self) -> Result<Next> {
-        unimplemented!()
+        self.model.check_open()?;
+        let mut core = self.core.lock();
+        Ok(match core.events.pop_front() {
+            Some(event) => Next::Event(event),
+            None if core.is_busy() => Next::Pending,
+            None => Next::Done,
+        })
     }
 
-    /// Stops the reply or the fill at the next slice.
+    /// Stops the reply or the fill at the next slice. Only sets a flag: any thread, any time.
     pub fn cancel(&self) -> Result<()> {
-        unimplemented!()
+        self.cancel.store(true, Ordering::Release);
+        self.model.check_open()
     }
 
     /// Lets the stream's pages and states go; the model forgets it.
     pub fn close(&self) {
-        unimplemented!()
+        self.closed.store(true, Ordering::Release);
+        let mut core = self.core.lock();
+        core.context.clear();
+        core.end(DoneReason::Cancelled);
     }
 
     /// Tokens held, queued ones included.
     pub fn length(&self) -> Result<usize> {
-        unimplemented!()
+        Ok(self.open()?.context.tokens().len())
     }
 
     /// The tokens held.
     pub fn tokens(&self) -> Result<Vec<u32>> {
-        unimplemented!()
+        Ok(self.open()?.context.tokens().to_vec())
     }
 
     /// Drops everything from position `length` on, queued input too.
-    pub fn rewind(&self, _length: usize) -> Result<()> {
-        unimplemented!()
+    pub fn rewind(&self, length: usize) -> Result<()> {
+        let mut core = self.idle("rewind")?;
+        let held = core.context.tokens().len();
+        if length > held {
+            return Err(invalid(format!("rewind to {length}: the stream holds {held} tokens")));
+        }
+        core.rewind(length);
+        Ok(())
     }
 
     /// Logits after the last token; `None` while tokens are still to be filled in (step, then ask again).
     pub fn logits(&self) -> Result<Option<Vec<f32>>> {
-        unimplemented!()
+        let mut core = self.idle("logits")?;
+        if core.context.tokens().is_empty() {
+            return Err(Error::new(Code::State, "an empty stream has no logits: queue tokens first"));
+        }
+        core.fill_all();
+        let logits = core.logits().map(<[f32]>::to_vec);
+        core.logits_wanted = logits.is_none();
+        Ok(logits)
     }
 
     /// Counts and times.
     pub fn stats(&self) -> Result<StreamStats> {
-        unimplemented!()
+        Ok(self.open()?.stats())
     }
 
     /// Text of the last error, empty when there was none.
     pub fn last_error(&self) -> String {
-        unimplemented!()
+        self.core.lock().error.clone()
     }
+
+    /// Where its conv states are.
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot.slot()
+    }
+
+    /// For the scheduler: the state, unless the stream is closed. A cancel asked for since is carried out first.
+    pub(crate) fn scheduled(&self) -> Option<MutexGuard<'_, Core>> {
+        if self.closed.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut core = self.core.lock();
+        if self.cancel.swap(false, Ordering::AcqRel) {
+            core.cancel();
+        }
+        Some(core)
+    }
+
+    /// Whether something asked for has not happened yet.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.scheduled().is_some_and(|core| core.is_busy())
+    }
+
+    /// Whether the scheduler could do something for it now.
+    pub(crate) fn has_task(&self) -> bool {
+        self.scheduled().is_some_and(|core| core.task() != core::Task::None)
+    }
+
+    /// Ascends with age.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, Core>> {
+        self.model.check_open()?;
+        Ok(self.core.lock())
+    }
+
+    /// The state of a stream on which no reply runs. What is asked for now is not what an earlier cancel meant.
+    fn idle(&self, call: &str) -> Result<MutexGuard<'_, Core>> {
+        let mut core = self.open()?;
+        if self.cancel.swap(false, Ordering::AcqRel) {
+            core.cancel();
+        }
+        if core.reply.is_some() {
+            let message = format!("{call} while a reply runs: read its events to the end or cancel it first");
+            return Err(Error::new(Code::State, message));
+        }
+        Ok(core)
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(Code::InvalidArgument, message)
 }

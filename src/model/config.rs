@@ -105,6 +105,8 @@ pub struct Config {
     pub eos: Vec<u32>,
     /// Padding token.
     pub pad: Option<u32>,
+    /// Tokens that stand for rows of pictures and videos.
+    pub placeholders: Vec<u32>,
     /// How quantized tensors are stored, if there are any.
     pub quantization: Option<Quantization>,
 }
@@ -156,6 +158,11 @@ impl Config {
             bos: one("bos_token_id")?,
             eos: tokens("eos_token_id")?.unwrap_or_default(),
             pad: one("pad_token_id")?,
+            placeholders: ["image_token_id", "video_token_id"]
+                .iter()
+                .map(|key| one(key))
+                .flat_map(Result::transpose)
+                .collect::<Result<Vec<u32>>>()?,
             quantization: Quantization::find(&[root.clone(), fields.clone()])?,
             text,
         })
