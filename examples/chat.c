@@ -261,7 +261,8 @@ struct chat {
     const struct options *options;
     struct text messages; /* JSON objects, comma between */
     struct text answer;   /* of the reply that runs */
-    int dimmed;
+    int dimmed;           /* reasoning is being shown */
+    int newlines;         /* of it, held back */
 };
 
 static int fail(const struct chat *chat, int32_t status)
@@ -279,23 +280,34 @@ static void dim(struct chat *chat, int on)
     if (chat->dimmed != on)
         fputs(on ? "\033[2m" : "\033[0m\n", stdout);
     chat->dimmed = on;
+    chat->newlines = 0;
+}
+
+/* Line ends are held back until more follows: those at the end of the thinking are not shown. */
+static void show_reasoning(struct chat *chat, const char *text, size_t len)
+{
+    size_t i;
+    if (!chat->dimmed)
+        dim(chat, 1);
+    for (i = 0; i < len; i++) {
+        if (text[i] == '\n') {
+            chat->newlines++;
+            continue;
+        }
+        for (; chat->newlines > 0; chat->newlines--)
+            putchar('\n');
+        putchar(text[i]);
+    }
 }
 
 static void show(struct chat *chat, const lfm3_event *event)
 {
     if (event->kind == LFM3_EVENT_REASONING && isatty(STDOUT_FILENO)) {
-        dim(chat, 1);
-        fwrite(event->text, 1, event->text_len, stdout);
+        show_reasoning(chat, event->text, event->text_len);
     } else if (event->kind == LFM3_EVENT_TEXT) {
-        const char *text = event->text;
-        size_t len = event->text_len;
-        while (chat->answer.len == 0 && len > 0 && (*text == '\n' || *text == ' ')) {
-            text++; /* the gap between reasoning and answer */
-            len--;
-        }
         dim(chat, 0);
-        append(&chat->answer, text, len);
-        fwrite(text, 1, len, stdout);
+        append(&chat->answer, event->text, event->text_len);
+        fwrite(event->text, 1, event->text_len, stdout);
     }
     fflush(stdout);
 }

@@ -239,7 +239,7 @@ typedef struct lfm3_step_report {
     uint64_t next_slice_us;
     /** Microseconds of the longest slice seen: how far a step may pass its budget. */
     uint64_t worst_slice_us;
-    /** Microseconds the host may wait before the next step without losing time. */
+    /** Microseconds the host may wait before the next step without losing time; UINT64_MAX when nothing is left. */
     uint64_t wait_hint_us;
 } lfm3_step_report;
 
@@ -261,8 +261,8 @@ LFM3_API int32_t lfm3_model_params_init(lfm3_model_params *params, size_t size);
 LFM3_API int32_t lfm3_model_open(const char *path, size_t path_len, const lfm3_model_params *LFM3_NULLABLE params,
     lfm3_model *LFM3_NULLABLE *LFM3_NONNULL model);
 
-/** Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free; a step in flight
- * on another thread ends first. Its threads are gone when this returns.
+/** Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free. Weights and threads
+ * are gone when this returns, or, if another thread is inside a step, when that step does.
  *
  * - `model`: NULL is fine. No call may begin on it afterwards.
  * - Returns: `LFM3_OK`; `LFM3_ERR_REENTRANT` from a callback, and the model stays.
@@ -496,7 +496,7 @@ LFM3_API int32_t lfm3_stream_score(lfm3_stream *stream, uint64_t from);
 #define LFM3_EVENT_READY 1
 /** A piece of the answer: whole UTF-8 characters. */
 #define LFM3_EVENT_TEXT 2
-/** A piece of the thinking before the answer: whole UTF-8 characters. */
+/** A piece of the thinking before the answer, with the white space behind it: whole UTF-8 characters. */
 #define LFM3_EVENT_REASONING 3
 /** A tool call. This version sends none: calls come as text. */
 #define LFM3_EVENT_TOOL_CALL 4

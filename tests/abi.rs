@@ -103,3 +103,33 @@ fn the_soname_carries_the_abi_version() {
     let want = format!("[liblfm3.so.{}]", lfm3::ffi::library::LFM3_ABI_VERSION);
     assert!(String::from_utf8(output).unwrap().contains(&want), "no SONAME {want}");
 }
+
+/// rustc leaves every Rust symbol of a static library global. `make static` links it to one object and hides them;
+/// these are its commands.
+#[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn the_static_library_narrowed_exports_the_headers_functions_and_nothing_else() {
+    let folder = scratch();
+    let (object, archive) = (folder.join("liblfm3.o"), folder.join("liblfm3.a"));
+    let _ = std::fs::remove_file(&archive);
+    let mut link = compile::command("ld");
+    link.args(["-r", "--gc-sections"]).args(functions().iter().flat_map(|name| ["-u".to_owned(), name.clone()]));
+    finish(link.arg("-o").arg(&object).arg(library_dir().join("liblfm3.a")), "ld -r");
+    let mut hide = compile::command("objcopy");
+    // The bitcode would make ar's plugin of another LLVM give up.
+    hide.args(["--wildcard", "--keep-global-symbol=lfm3_*", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
+    finish(hide.arg(&object), "objcopy");
+    finish(compile::command("ar").arg("rcs").arg(&archive).arg(&object), "ar");
+    let mut names = compile::command("nm");
+    let output = finish(names.args(["-g", "--defined-only", "--format=posix"]).arg(&archive), "nm").stdout;
+    let output = String::from_utf8(output).unwrap();
+    let symbols = output.lines().filter(|line| line.contains(' ')).map(|line| line.split(' ').next().unwrap());
+    let exported: BTreeSet<_> = symbols.map(str::to_owned).collect();
+    assert_eq!(exported, functions());
+    let mut program = compile::command("gcc");
+    program.args(["-std=c99", "-I"]).arg(root().join("include")).arg("-I").arg(root().join("tests/c"));
+    program.arg(root().join("tests/c/null_calls.c")).arg(&archive).args(["-lm", "-lpthread", "-ldl", "-lgcc_s"]);
+    let linked = folder.join("null_calls");
+    finish(program.arg("-o").arg(&linked), "a static link");
+    finish(&mut compile::command(linked), "null_calls, linked statically");
+}

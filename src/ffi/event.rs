@@ -12,7 +12,7 @@ use std::ffi::c_char;
 pub const LFM3_EVENT_READY: i32 = 1;
 /// A piece of the answer: whole UTF-8 characters.
 pub const LFM3_EVENT_TEXT: i32 = 2;
-/// A piece of the thinking before the answer: whole UTF-8 characters.
+/// A piece of the thinking before the answer, with the white space behind it: whole UTF-8 characters.
 pub const LFM3_EVENT_REASONING: i32 = 3;
 /// A tool call. This version sends none: calls come as text.
 pub const LFM3_EVENT_TOOL_CALL: i32 = 4;

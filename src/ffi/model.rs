@@ -138,7 +138,7 @@ pub struct lfm3_step_report {
     pub next_slice_us: u64,
     /// Microseconds of the longest slice seen: how far a step may pass its budget.
     pub worst_slice_us: u64,
-    /// Microseconds the host may wait before the next step without losing time.
+    /// Microseconds the host may wait before the next step without losing time; UINT64_MAX when nothing is left.
     pub wait_hint_us: u64,
 }
 
@@ -189,8 +189,8 @@ pub unsafe extern "C" fn lfm3_model_open(
     })
 }
 
-/// Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free; a step in flight
-/// on another thread ends first. Its threads are gone when this returns.
+/// Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free. Weights and
+/// threads are gone when this returns, or, if another thread is inside a step, when that step does.
 ///
 /// - `model`: NULL is fine. No call may begin on it afterwards.
 /// - Returns: `LFM3_OK`; `LFM3_ERR_REENTRANT` from a callback, and the model stays.
