@@ -423,7 +423,10 @@ int main(int argc, char **argv)
     } else {
         if (options.system != NULL)
             append_message(&chat.messages, "system", options.system, strlen(options.system));
-        result = options.question != NULL ? turn(&chat, options.question, strlen(options.question)) : interactive(&chat);
+        if (options.question != NULL)
+            result = turn(&chat, options.question, strlen(options.question));
+        else
+            result = interactive(&chat);
     }
     lfm3_stream_free(chat.stream);
     lfm3_model_free(chat.model);

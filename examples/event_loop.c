@@ -21,11 +21,14 @@
 #define MAX_FRAMES 36000   /* ten minutes */
 #define REPLY_BYTES 4096
 
+#define USER(text) "{\"messages\": [{\"role\": \"user\", \"content\": \"" text "\"}]"
+
 static const char *const questions[STREAMS] = {
-    "{\"messages\": [{\"role\": \"user\", \"content\": \"Eva finds a yellow basket in the cellar. Zoe buys a black boat at "
-    "the farm. Eva gives the basket to Hugo. Zoe is now in the bakery.\\n\\nWho has the basket?\"}]}",
-    "{\"messages\": [{\"role\": \"user\", \"content\": \"Extract name, age and city as JSON: Noah is 57 years old and lives "
-    "in Nairobi.\"}], \"enable_thinking\": false}"};
+    (USER("Eva finds a yellow basket in the cellar. Zoe buys a black boat at the farm. "
+          "Eva gives the basket to Hugo. Zoe is now in the bakery.\\n\\nWho has the basket?") "}"),
+    (USER("Extract name, age and city as JSON: Noah is 57 years old and lives in Nairobi.")
+     ", \"enable_thinking\": false}"),
+};
 
 struct talk {
     lfm3_stream *stream;

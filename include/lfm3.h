@@ -140,7 +140,7 @@ LFM3_API const char *lfm3_status_name(int32_t status);
 
 /* === 2. Versions ============================================================================================ */
 
-/** The interface this header describes. It grows when old programs would break; the shared library's SONAME carries it. */
+/** The interface this header describes. It grows when old programs would break; the library's SONAME carries it. */
 #define LFM3_ABI_VERSION 1
 
 /** The interface the library was built with; equal to `LFM3_ABI_VERSION` where header and library fit.
@@ -179,7 +179,7 @@ LFM3_API const char *lfm3_version_string(void);
 /** An open model. Made by `lfm3_model_open`, owned by the host, freed by `lfm3_model_free`. */
 typedef struct lfm3_model lfm3_model;
 
-/** Gets a line for the host's log, `len` bytes of UTF-8 without a line end. Runs on the thread of the call that made it. */
+/** Gets a line for the host's log, `len` bytes of UTF-8 without a line end. Runs on the calling thread. */
 typedef void (*lfm3_log_callback)(void *LFM3_NULLABLE user_data, int32_t level, const char *text, size_t len);
 
 /** Learns how far `lfm3_model_open` is, in bytes. Returns 0 to go on and anything else to cancel. Runs on the opening
@@ -250,7 +250,7 @@ typedef struct lfm3_step_report {
  * - Threads: any, any time. Since 0.1. */
 LFM3_API int32_t lfm3_model_params_init(lfm3_model_params *params, size_t size);
 
-/** Opens a checkpoint folder: config.json, tokenizer, chat template and safetensors, as released or as MLX exports them.
+/** Opens a checkpoint folder: config.json, tokenizer, chat template and safetensors, as released or exported by MLX.
  * Blocks until the weights are packed in memory; the files are not needed afterwards.
  *
  * - `path`: the folder, `path_len` bytes of UTF-8; `params`: NULL for defaults.
@@ -261,8 +261,8 @@ LFM3_API int32_t lfm3_model_params_init(lfm3_model_params *params, size_t size);
 LFM3_API int32_t lfm3_model_open(const char *path, size_t path_len, const lfm3_model_params *LFM3_NULLABLE params,
     lfm3_model *LFM3_NULLABLE *LFM3_NONNULL model);
 
-/** Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free; a step in flight on
- * another thread ends first. Its threads are gone when this returns.
+/** Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free; a step in flight
+ * on another thread ends first. Its threads are gone when this returns.
  *
  * - `model`: NULL is fine. No call may begin on it afterwards.
  * - Returns: `LFM3_OK`; `LFM3_ERR_REENTRANT` from a callback, and the model stays.
@@ -285,8 +285,8 @@ LFM3_API int32_t lfm3_model_error(const lfm3_model *model, char *LFM3_NULLABLE o
  * - `report`: gets what was done; NULL if not wanted.
  * - Returns: `LFM3_MORE`: call again now or when the host has time. `LFM3_IDLE`: nothing is left to do.
  *   `LFM3_WAITING`: a device works; go on with something else, then `lfm3_model_poll`, or block in
- *   `lfm3_model_wait`. The CPU never waits. `LFM3_ERR_BUSY` while another thread steps. An error of one stream shows on
- *   that stream only.
+ *   `lfm3_model_wait`. The CPU never waits. `LFM3_ERR_BUSY` while another thread steps. An error of one stream shows
+ *   on that stream only.
  * - Numbers: how the work is cut into steps, and which streams share it, changes no bit of any result.
  * - Threads: one at a time a model; streams may be used beside it. Since 0.1. */
 LFM3_API int32_t lfm3_model_step(lfm3_model *model, uint64_t budget_us, lfm3_step_report *LFM3_NULLABLE report);
@@ -373,9 +373,9 @@ LFM3_API int32_t lfm3_stream_error(const lfm3_stream *stream, char *LFM3_NULLABL
  * rewinds to there, and queues the rest. The way to do turns: append the reply and the next message to the JSON, and
  * set it again.
  *
- * - `json`: `len` bytes of `{"messages": [{"role": "user", "content": "…"}, …], "tools": […], "enable_thinking": true,
- *   "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left out. `content` may also be
- *   parts of type text. What messages and tools say never becomes a control token.
+ * - `json`: `len` bytes of `{"messages": [{"role": "user", "content": "…"}, …], "tools": […],
+ *   "enable_thinking": true, "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left
+ *   out. `content` may also be parts of type text. What messages and tools say never becomes a control token.
  * - `media`, `media_count`: NULL and 0; this version takes no pictures (`LFM3_ERR_UNSUPPORTED`).
  * - Returns: `LFM3_OK`; `LFM3_ERR_FORMAT` for JSON that does not fit, `LFM3_ERR_TEMPLATE`,
  *   `LFM3_ERR_CONTEXT_FULL`, `LFM3_ERR_STATE` while a reply runs. After an error the stream holds what it held.
@@ -637,7 +637,7 @@ LFM3_API int32_t lfm3_stream_tokens(const lfm3_stream *stream, uint32_t *LFM3_NU
 
 /** Drops everything from position `length` on, with queued input, waiting events and a running reply.
  *
- * - `length`: at most the stream's. What is kept need not be computed again, but for the rows behind the last snapshot.
+ * - `length`: at most the stream's. What is kept is not computed again, but for the rows behind the last snapshot.
  * - Returns: `LFM3_OK` or `LFM3_ERR_INVALID_ARGUMENT`.
  * - Numbers: going on from there gives the same bits as a fresh stream would.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */

@@ -7,7 +7,6 @@ use compile::{compilers, finish, library_dir, root, scratch};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::process::Command;
 
 /// The shared library these tests belong to.
 fn shared_library() -> PathBuf {
@@ -51,7 +50,7 @@ fn layout_questions() -> String {
 fn layout() -> String {
     std::fs::write(scratch().join("layout.inc"), layout_questions()).unwrap();
     let program = compilers()[0].program("tests/c/layout.c", &[]);
-    String::from_utf8(finish(&mut Command::new(program), "layout").stdout).unwrap()
+    String::from_utf8(finish(&mut compile::command(program), "layout").stdout).unwrap()
 }
 
 /// A changed line breaks programs that exist; new lines at the end of a struct and new numbers do not.
@@ -90,7 +89,7 @@ fn structs_begin_with_their_size_and_have_no_gaps() {
 #[test]
 #[cfg(target_os = "linux")]
 fn the_shared_library_exports_the_headers_functions_and_nothing_else() {
-    let mut command = Command::new("nm");
+    let mut command = compile::command("nm");
     command.args(["-D", "--defined-only", "--format=posix"]).arg(shared_library());
     let output = String::from_utf8(finish(&mut command, "nm").stdout).unwrap();
     let exported: BTreeSet<_> = output.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
@@ -100,7 +99,7 @@ fn the_shared_library_exports_the_headers_functions_and_nothing_else() {
 #[test]
 #[cfg(target_os = "linux")]
 fn the_soname_carries_the_abi_version() {
-    let output = finish(Command::new("readelf").arg("-d").arg(shared_library()), "readelf").stdout;
+    let output = finish(compile::command("readelf").arg("-d").arg(shared_library()), "readelf").stdout;
     let want = format!("[liblfm3.so.{}]", lfm3::ffi::library::LFM3_ABI_VERSION);
     assert!(String::from_utf8(output).unwrap().contains(&want), "no SONAME {want}");
 }

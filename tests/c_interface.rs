@@ -3,9 +3,9 @@
 #[path = "c/compile.rs"]
 mod compile;
 
-use compile::{compilers, finish, has, root};
+use compile::{command, compilers, finish, has, root};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 /// A demo checkpoint: the repository's, or the one beside it.
 fn demo() -> Option<PathBuf> {
@@ -17,7 +17,7 @@ fn demo() -> Option<PathBuf> {
 fn run_quietly(source: &str, args: &[&str]) {
     for compiler in compilers() {
         let program = compiler.program(source, &[]);
-        let output = finish(Command::new(program).args(args), &format!("{source} ({})", compiler.program));
+        let output = finish(command(program).args(args), &format!("{source} ({})", compiler.program));
         assert_silent(&output, source);
     }
 }
@@ -77,7 +77,7 @@ fn ten_thousand_random_sequences_under_the_address_sanitizer() {
     with_demo(|demo| {
         let program = compilers()[0].program("tests/c/sequences.c", &["-fsanitize=address"]);
         for seed in ["1", "2"] {
-            let output = finish(Command::new(&program).args([demo, "5000", seed]), "sequences");
+            let output = finish(command(&program).args([demo, "5000", seed]), "sequences");
             assert_silent(&output, "sequences");
         }
         println!("10,000 sequences, no report");
@@ -92,9 +92,9 @@ fn sequences_under_valgrind_touch_no_bad_memory() {
     }
     with_demo(|demo| {
         let program = compilers()[0].program("tests/c/sequences.c", &[]);
-        let mut command = Command::new("valgrind");
-        command.args(["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
-        finish(command.arg(program).args([demo, "40", "3"]), "valgrind");
+        let mut run = command("valgrind");
+        run.args(["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
+        finish(run.arg(program).args([demo, "40", "3"]), "valgrind");
     });
 }
 
@@ -117,9 +117,9 @@ fn strace_sees_no_network_call() {
     with_demo(|demo| {
         let program = compilers()[0].program("tests/c/quiet.c", &[]);
         let log = compile::scratch().join("network.strace");
-        let mut command = Command::new("strace");
-        command.args(["-f", "-e", "trace=%network", "-o"]).arg(&log).arg(program).args([demo, "2"]);
-        let traced = command.output().unwrap();
+        let mut run = command("strace");
+        run.args(["-f", "-e", "trace=%network", "-o"]).arg(&log).arg(program).args([demo, "2"]);
+        let traced = run.output().unwrap();
         let log = std::fs::read_to_string(log).unwrap_or_default();
         if !log.contains("exited with") {
             eprintln!("skipped: strace may not trace here: {}", String::from_utf8_lossy(&traced.stderr));
@@ -144,7 +144,7 @@ fn the_headers_smallest_host_compiles_and_answers() {
     std::fs::write(&source, text).unwrap();
     for compiler in compilers() {
         let program = compiler.program(source.to_str().unwrap(), &[]);
-        let output = finish(Command::new(&program).current_dir(root()), "the smallest host");
+        let output = finish(command(&program).current_dir(root()), "the smallest host");
         if root().join("examples/demo-model/config.json").exists() {
             assert!(!output.stdout.is_empty(), "it prints no answer");
         }
@@ -155,10 +155,10 @@ fn the_headers_smallest_host_compiles_and_answers() {
 fn chat_answers_with_its_last_line() {
     with_demo(|demo| {
         for compiler in compilers() {
-            let mut command = Command::new(compiler.program("examples/chat.c", &[]));
+            let mut run = command(compiler.program("examples/chat.c", &[]));
             let story = "Tom finds a red hat in the attic. Mia takes the hat from Tom. Who has the hat?";
-            command.args(["--model", demo, "--temp", "0", "--stats", "--max-tokens", "200", story]);
-            let output = finish(&mut command, "chat");
+            run.args(["--model", demo, "--temp", "0", "--stats", "--max-tokens", "200", story]);
+            let output = finish(&mut run, "chat");
             let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
             assert!(out.lines().last().is_some_and(|line| line.contains("Mia")), "{out}");
             assert!(!out.contains('\u{1b}'), "no colours off a terminal");
@@ -170,9 +170,9 @@ fn chat_answers_with_its_last_line() {
 #[test]
 fn chat_keeps_what_was_said_over_turns() {
     with_demo(|demo| {
-        let mut command = Command::new(compilers()[0].program("examples/chat.c", &[]));
-        command.args(["--model", demo, "--temp", "0", "--no-think", "--stats", "--system", "Answer briefly."]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut run = command(compilers()[0].program("examples/chat.c", &[]));
+        run.args(["--model", demo, "--temp", "0", "--no-think", "--stats", "--system", "Answer briefly."]);
+        let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let turns = "Mia is in the attic. Where is Mia?\nA \"quoted\" \\ line\twith a tab. Where is Mia?\n";
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), turns.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
@@ -189,7 +189,7 @@ fn chat_keeps_what_was_said_over_turns() {
 #[test]
 fn chat_fails_with_the_librarys_text() {
     let program = compilers()[0].program("examples/chat.c", &[]);
-    let output = Command::new(program).args(["--model", "no such folder", "hi"]).output().unwrap();
+    let output = command(program).args(["--model", "no such folder", "hi"]).output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && output.stdout.is_empty());
     assert!(err.contains("no such folder") && err.contains("LFM3_ERR_IO"), "{err}");
@@ -199,8 +199,8 @@ fn chat_fails_with_the_librarys_text() {
 fn the_event_loop_ends_with_both_replies_and_its_frame_times() {
     with_demo(|demo| {
         for compiler in compilers() {
-            let mut command = Command::new(compiler.program("examples/event_loop.c", &[]));
-            let output = finish(command.args(["--model", demo]), "event_loop");
+            let mut run = command(compiler.program("examples/event_loop.c", &[]));
+            let output = finish(run.args(["--model", demo]), "event_loop");
             let out = String::from_utf8(output.stdout).unwrap();
             assert!(out.contains("Hugo") && out.contains("Nairobi"), "{out}");
             assert!(out.lines().last().is_some_and(|line| line.starts_with("steps: median ")), "{out}");

@@ -10,13 +10,26 @@ use lfm3::model::forward::text_plan;
 use lfm3::model::load::load_weights;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// How prompts are cut; what is over a round's rows makes a full round and a short one.
 const CUTS: [usize; 8] = [1, 5, 6, 7, 63, 64, 65, 257];
 
 #[test]
-#[ignore = "about two minutes"]
 fn the_long_prompt_gives_the_same_bits_however_it_is_cut() {
+    let best = Isa::best();
+    hold(best, (1..=3).map(|threads| (best, threads)).collect());
+}
+
+#[test]
+#[ignore = "a minute"]
+fn the_long_prompt_gives_the_same_bits_on_every_instruction_set() {
+    let all = [Isa::Portable, Isa::Avx2].into_iter().filter(|isa| isa.available());
+    hold(Isa::Portable, all.flat_map(|isa| (1..=3).map(move |threads| (isa, threads))).collect());
+}
+
+/// The bits of `first` in whole rounds, on every other kind of backend with every cut.
+fn hold(first: Isa, others: Vec<(Isa, usize)>) {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let answers = std::fs::read(repository.join("tests/data/oracle/long/lfm3-vl-demo-4bit/cases.json")).expect("cases");
     let answers: serde_json::Value = serde_json::from_slice(&answers).expect("cases");
@@ -28,7 +41,7 @@ fn the_long_prompt_gives_the_same_bits_however_it_is_cut() {
     let plan = Arc::new(text_plan(&checkpoint.config.text));
     let mut rng = Rng::new(40);
     let mut run = |name: &str, backend: &mut dyn Backend, cut: Option<usize>, inside: bool| {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let (mut at, mut hidden, mut logits) = (0, Vec::new(), Vec::new());
         let mut stream = Stream::new(&plan, backend);
         while at < tokens.len() {
@@ -45,17 +58,17 @@ fn the_long_prompt_gives_the_same_bits_however_it_is_cut() {
         let state = stream.backend.conv_state(Slot(0)).0;
         [hidden, logits, state].map(|values| values.iter().map(|v| v.to_bits()).collect::<Vec<u32>>())
     };
-    let mut backends: Vec<(String, Box<dyn Backend>)> = cpu_backends(&plan);
-    for (_, backend) in &mut backends {
-        load_weights(&checkpoint, &plan, &mut **backend, &mut |_, _| true).expect("good weights");
-    }
-    let mut first = cpu_backend(&plan, Isa::Portable, 1);
-    load_weights(&checkpoint, &plan, &mut first, &mut |_, _| true).expect("good weights");
-    let expected = run("first", &mut first, Some(64), false);
+    let load = |(isa, threads): (Isa, usize)| {
+        let mut backend = cpu_backend(&plan, isa, threads);
+        load_weights(&checkpoint, &plan, &mut backend, &mut |_, _| true).expect("good weights");
+        (format!("{isa:?} x{threads}"), backend)
+    };
+    let expected = run("first", &mut load((first, 1)).1, Some(64), false);
+    let mut backends: Vec<_> = others.into_iter().map(load).collect();
     let ways = CUTS.iter().map(|&cut| Some(cut)).chain([None, None, None, None]);
     let count = backends.len();
     for (index, cut) in ways.enumerate() {
         let (name, backend) = &mut backends[index % count];
-        assert!(run(name, &mut **backend, cut, index % 2 == 0) == expected, "{name}, cut {cut:?}: other bits");
+        assert!(run(name, backend, cut, index % 2 == 0) == expected, "{name}, cut {cut:?}: other bits");
     }
 }

@@ -286,7 +286,8 @@ fn rows_taken_back_leave_no_trace() {
                     at[stream] = start + keep;
                     let state = bits(&backend.conv_state(Slot(stream as u32)).0);
                     if at[stream] > 0 {
-                        assert_eq!(state, world.expected.states[&(stream, at[stream])], "{name}: committed state");
+                        let expected = &world.expected.states[&(stream, at[stream])];
+                        assert!(state == *expected, "{name}: committed state of stream {stream} at {}", at[stream]);
                     }
                 }
             }

@@ -2,6 +2,8 @@
 
 #[path = "text/chat.rs"]
 mod chat;
+#[path = "text/hostile.rs"]
+mod hostile;
 #[path = "text/reply.rs"]
 mod reply;
 #[path = "text/support.rs"]

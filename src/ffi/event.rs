@@ -137,7 +137,8 @@ unsafe impl Struct for lfm3_event {
 pub unsafe extern "C" fn lfm3_stream_next(stream: *mut lfm3_stream, event: *mut lfm3_event) -> i32 {
     // SAFETY: the host promises a live stream and a struct of the size it states.
     unsafe {
-        handle::call::<OpenStream>(stream, |inner| {
+        handle::call_whole::<OpenStream>(stream, |handle| {
+            let inner = handle.inner();
             let out = Out::required(event)?;
             let busy = || Error::new(Code::Busy, "another thread is taking an event of this stream");
             let mut slot = inner.event.try_lock().ok_or_else(busy)?;
@@ -145,6 +146,9 @@ pub unsafe extern "C" fn lfm3_stream_next(stream: *mut lfm3_stream, event: *mut 
                 Next::Pending => Ok(LFM3_PENDING),
                 Next::Done => Ok(LFM3_DONE),
                 Next::Event(event) => {
+                    if matches!(event, Event::Done { reason: DoneReason::Error, .. }) {
+                        handle.forget_error();
+                    }
                     out.write(slot.keep(event));
                     Ok(LFM3_OK)
                 }

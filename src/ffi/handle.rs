@@ -58,11 +58,23 @@ pub(super) fn new<T: Kind>(inner: T, health: Arc<Health>) -> *mut T::Opaque {
 /// # Safety
 /// `pointer` is NULL or came from [`new`] of the same kind and was not freed before this call began.
 pub(super) unsafe fn call<T: Kind>(pointer: *const T::Opaque, body: impl FnOnce(&T) -> Result<i32>) -> i32 {
+    // SAFETY: the caller's promise is ours.
+    unsafe { call_whole::<T>(pointer, |handle| body(&handle.inner)) }
+}
+
+/// [`call`] for a body that needs the handle itself.
+///
+/// # Safety
+/// As [`call`].
+pub(super) unsafe fn call_whole<T: Kind>(
+    pointer: *const T::Opaque,
+    body: impl FnOnce(&Handle<T>) -> Result<i32>,
+) -> i32 {
     guard::status(|| {
         // SAFETY: the caller's promise is ours.
         let handle = unsafe { share::<T>(pointer)? };
         handle.check()?;
-        guard::run(|| body(&handle.inner)).map_err(|error| handle.keep(error))
+        guard::run(|| body(&handle)).map_err(|error| handle.keep(error))
     })
 }
 
@@ -139,6 +151,16 @@ unsafe fn checked<'a, T: Kind>(pointer: *const T::Opaque) -> Result<&'a Handle<T
 }
 
 impl<T: Kind> Handle<T> {
+    /// What the handle holds.
+    pub(super) fn inner(&self) -> &T {
+        &self.inner
+    }
+
+    /// Forgets the last call's error, since a later one came up outside of calls.
+    pub(super) fn forget_error(&self) {
+        self.error.lock().clear();
+    }
+
     fn check(&self) -> Result<()> {
         let owner = self.inner.owner();
         if [Some(&*self.health), owner].into_iter().flatten().any(|health| health.poisoned.load(Ordering::Acquire)) {
@@ -218,6 +240,14 @@ mod tests {
         assert_eq!(text(handle), "late");
         assert_eq!(run(handle, || Err(Error::new(Code::State, "not now"))), Code::State as i32);
         assert_eq!(text(handle), "not now");
+        // SAFETY: a live handle.
+        unsafe {
+            call_whole::<Thing>(handle, |handle| {
+                handle.forget_error();
+                Ok(LFM3_OK)
+            })
+        };
+        assert_eq!(text(handle), "late");
         assert_eq!(run(handle, || Ok(5)), 5);
         drop_it(handle);
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-/// The interface this header describes. It grows when old programs would break; the shared library's SONAME carries it.
+/// The interface this header describes. It grows when old programs would break; the library's SONAME carries it.
 pub const LFM3_ABI_VERSION: u32 = 1;
 
 /// The interface the library was built with; equal to `LFM3_ABI_VERSION` where header and library fit.

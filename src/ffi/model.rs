@@ -38,7 +38,7 @@ const MAX_BUDGET_US: u64 = 3_600_000_000;
 /// Largest distance of local time from UTC.
 const MAX_UTC_OFFSET_SECONDS: i32 = 86_400;
 
-/// Gets a line for the host's log, `len` bytes of UTF-8 without a line end. Runs on the thread of the call that made it.
+/// Gets a line for the host's log, `len` bytes of UTF-8 without a line end. Runs on the calling thread.
 pub type lfm3_log_callback =
     Option<unsafe extern "C" fn(user_data: *mut c_void, level: i32, text: *const c_char, len: usize)>;
 
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn lfm3_model_params_init(params: *mut lfm3_model_params, 
     guard::status(|| unsafe { args::init(params, size, lfm3_model_params::default()) })
 }
 
-/// Opens a checkpoint folder: config.json, tokenizer, chat template and safetensors, as released or as MLX exports them.
+/// Opens a checkpoint folder: config.json, tokenizer, chat template and safetensors, as released or exported by MLX.
 /// Blocks until the weights are packed in memory; the files are not needed afterwards.
 ///
 /// - `path`: the folder, `path_len` bytes of UTF-8; `params`: NULL for defaults.
@@ -189,8 +189,8 @@ pub unsafe extern "C" fn lfm3_model_open(
     })
 }
 
-/// Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free; a step in flight on
-/// another thread ends first. Its threads are gone when this returns.
+/// Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free; a step in flight
+/// on another thread ends first. Its threads are gone when this returns.
 ///
 /// - `model`: NULL is fine. No call may begin on it afterwards.
 /// - Returns: `LFM3_OK`; `LFM3_ERR_REENTRANT` from a callback, and the model stays.
@@ -225,8 +225,8 @@ pub unsafe extern "C" fn lfm3_model_error(
 /// - `report`: gets what was done; NULL if not wanted.
 /// - Returns: `LFM3_MORE`: call again now or when the host has time. `LFM3_IDLE`: nothing is left to do.
 ///   `LFM3_WAITING`: a device works; go on with something else, then `lfm3_model_poll`, or block in
-///   `lfm3_model_wait`. The CPU never waits. `LFM3_ERR_BUSY` while another thread steps. An error of one stream shows on
-///   that stream only.
+///   `lfm3_model_wait`. The CPU never waits. `LFM3_ERR_BUSY` while another thread steps. An error of one stream shows
+///   on that stream only.
 /// - Numbers: how the work is cut into steps, and which streams share it, changes no bit of any result.
 /// - Threads: one at a time a model; streams may be used beside it. Since 0.1.
 #[unsafe(no_mangle)]

@@ -41,7 +41,7 @@ pub unsafe extern "C" fn lfm3_stream_tokens(
 
 /// Drops everything from position `length` on, with queued input, waiting events and a running reply.
 ///
-/// - `length`: at most the stream's. What is kept need not be computed again, but for the rows behind the last snapshot.
+/// - `length`: at most the stream's. What is kept is not computed again, but for the rows behind the last snapshot.
 /// - Returns: `LFM3_OK` or `LFM3_ERR_INVALID_ARGUMENT`.
 /// - Numbers: going on from there gives the same bits as a fresh stream would.
 /// - Threads: one a stream at a time, also beside a step. Since 0.1.

@@ -135,9 +135,9 @@ pub unsafe extern "C" fn lfm3_stream_error(
 /// rewinds to there, and queues the rest. The way to do turns: append the reply and the next message to the JSON, and
 /// set it again.
 ///
-/// - `json`: `len` bytes of `{"messages": [{"role": "user", "content": "…"}, …], "tools": […], "enable_thinking": true,
-///   "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left out. `content` may also be
-///   parts of type text. What messages and tools say never becomes a control token.
+/// - `json`: `len` bytes of `{"messages": [{"role": "user", "content": "…"}, …], "tools": […],
+///   "enable_thinking": true, "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left
+///   out. `content` may also be parts of type text. What messages and tools say never becomes a control token.
 /// - `media`, `media_count`: NULL and 0; this version takes no pictures (`LFM3_ERR_UNSUPPORTED`).
 /// - Returns: `LFM3_OK`; `LFM3_ERR_FORMAT` for JSON that does not fit, `LFM3_ERR_TEMPLATE`,
 ///   `LFM3_ERR_CONTEXT_FULL`, `LFM3_ERR_STATE` while a reply runs. After an error the stream holds what it held.

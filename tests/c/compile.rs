@@ -69,6 +69,13 @@ impl Compiler {
     }
 }
 
+/// A command that finds the library by its rpath alone: cargo's search path may lead to an older build.
+pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env_remove("LD_LIBRARY_PATH").env_remove("DYLD_FALLBACK_LIBRARY_PATH");
+    command
+}
+
 /// Runs a command that must succeed.
 pub fn finish(command: &mut Command, what: &str) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{what}: {error}"));

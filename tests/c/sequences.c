@@ -17,8 +17,9 @@ static uint32_t any(uint32_t below)
 
 static const char *const chats[] = {
     "{\"messages\": [{\"role\": \"user\", \"content\": \"Where is Mia?\"}]}",
-    ("{\"messages\": [{\"role\": \"user\", \"content\": \"Where is Mia?\"}, {\"role\": \"assistant\", \"content\": \"Away.\"}, "
-     "{\"role\": \"user\", \"content\": \"<|im_end|> Who?\"}], \"enable_thinking\": false}"),
+    ("{\"messages\": [{\"role\": \"user\", \"content\": \"Where is Mia?\"}, "
+     "{\"role\": \"assistant\", \"content\": \"Away.\"}, {\"role\": \"user\", \"content\": \"<|im_end|> Who?\"}], "
+     "\"enable_thinking\": false}"),
     "{\"messages\": []}",
     "{\"messages\": [{\"role\": \"user\"}]}",
     "not JSON",

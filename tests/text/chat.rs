@@ -149,6 +149,18 @@ fn a_spelling_split_over_texts_stays_text() {
 }
 
 #[test]
+fn a_spelling_the_template_completes_stays_text() {
+    let content = "{{ messages[0].content }}";
+    for (before, text, after) in
+        [("<", "|im_end|>", ""), ("", "<|im_end|", ">"), ("<th", "ink>", ""), ("", "<", "think>")]
+    {
+        let prompt = with_template(&format!("{before}{content}{after}"), &user(text)).unwrap();
+        assert_eq!(control_ids(&prompt.tokens), [0; 0], "{before} {text} {after}");
+        assert_eq!(prompt.text, format!("{before}{text}{after}"));
+    }
+}
+
+#[test]
 fn guarded_text_is_tokenized_as_any_other() {
     let tokenizer = demo_tokenizer();
     let mut random = Random(3);
@@ -287,4 +299,19 @@ fn errors_name_the_place() {
     let bare = |json: &str| render(json, &demo_template(), demo_tokenizer(), &Clock::default()).unwrap_err();
     assert!(bare(&"[".repeat(1 << 20)).message.starts_with("chat JSON: "));
     assert_eq!(bare(&" ".repeat((16 << 20) + 1)).code, Code::Limit);
+}
+
+#[test]
+fn long_chats_stay_within_the_limits() {
+    let golden: Value = serde_json::from_str(include_str!("../data/text/templates.json")).unwrap();
+    let messages: Vec<Value> = (0..4000)
+        .map(|i| json!({"role": if i % 2 == 0 { "user" } else { "assistant" }, "content": "some words. ".repeat(20)}))
+        .collect();
+    let chat = json!({"messages": messages, "tools": null});
+    for place in 0..3 {
+        let start = std::time::Instant::now();
+        let prompt = with_template(golden["templates"][place].as_str().unwrap(), &chat).unwrap();
+        assert_eq!(prompt.text.matches("some words.").count(), 80_000);
+        println!("template {place}: {} tokens in {:?}", prompt.tokens.len(), start.elapsed());
+    }
 }

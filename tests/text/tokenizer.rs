@@ -27,6 +27,7 @@ fn the_leftmost_longest_spelling_wins() {
     assert_eq!(tokenizer.encode("<a>b", true).unwrap(), [301]);
     assert_eq!(tokenizer.encode("<a>", true).unwrap(), [300, byte_id(b'>')]);
     assert_eq!(tokenizer.encode("<a><a>c<", true).unwrap(), [300, byte_id(b'>'), 303, byte_id(b'<')]);
+    assert_eq!(tokenizer.encode("<a>zz", true).unwrap(), [300, byte_id(b'>'), byte_id(b'z'), byte_id(b'z')]);
     assert_eq!(tokenizer.encode("<a>", false).unwrap(), b"<a>".map(byte_id));
 }
 

@@ -241,10 +241,8 @@ impl Rewriter {
                 held(filter(SLICE, self.expr(&s.expr)?, ends, span), span)
             }
             Expr::UnaryOp(u) => {
-                let op = match u.op {
-                    ast::UnaryOpKind::Not => ast::UnaryOpKind::Not,
-                    ast::UnaryOpKind::Neg => ast::UnaryOpKind::Neg,
-                };
+                let not = matches!(u.op, ast::UnaryOpKind::Not);
+                let op = if not { ast::UnaryOpKind::Not } else { ast::UnaryOpKind::Neg };
                 Expr::UnaryOp(again(u, ast::UnaryOp { op, expr: self.expr(&u.expr)? }))
             }
             Expr::BinOp(b) => self.binary(b)?,
