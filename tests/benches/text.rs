@@ -5,7 +5,7 @@
 mod drive;
 
 use drive::{LONG, drain, endless, greedy, open, option, options, tokens};
-use lfm3::engine::Model;
+use lfm3::engine::{Model, Work};
 use lfm3::error::{Code, Error, Result};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -90,16 +90,18 @@ fn measure(folder: &Path, args: &[String]) -> Result<Value> {
     }))
 }
 
-/// Steps until `finished`; the seconds it took.
+/// Steps until `finished`, asked after every step, says so; the seconds it took.
 fn until(model: &Arc<Model>, mut finished: impl FnMut() -> Result<bool>) -> Result<f64> {
     let start = Instant::now();
-    while !finished()? {
-        let (_, report) = model.step(LONG)?;
-        if report.busy_streams == 0 && !finished()? {
+    loop {
+        let (work, _) = model.step(LONG)?;
+        if finished()? {
+            return Ok(start.elapsed().as_secs_f64());
+        }
+        if work == Work::Idle {
             return Err(Error::new(Code::Internal, "nothing is left to do, and the stream is not where it should be"));
         }
     }
-    Ok(start.elapsed().as_secs_f64())
 }
 
 /// The most memory this process held, in bytes; 0 where the system does not say.
