@@ -8,6 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Counts live bytes and their peak.
@@ -39,6 +40,13 @@ static ALLOCATOR: Counting = Counting;
 const MOST_TIME: Duration = Duration::from_secs(20);
 /// Most bytes beyond a good run's peak.
 const MOST_BYTES: usize = 64 << 20;
+
+/// The counts are the process's, so the tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn random(state: &mut u64) -> usize {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -143,6 +151,7 @@ fn good_peak(folder: &Path) -> usize {
 }
 
 fn truncations_and_flips(offsets: usize, flips: usize) {
+    let _turn = turn();
     let copy = Copy::new("flips");
     let most = good_peak(&copy.0);
     let (mut cases, mut usable, mut state) = (0, 0, 7u64);
@@ -182,6 +191,7 @@ fn every_file_truncated_200_times_and_2000_flips_are_refused_or_harmless() {
 
 #[test]
 fn templates_that_never_end_and_deep_json_are_refused() {
+    let _turn = turn();
     let copy = Copy::new("templates");
     let most = good_peak(&copy.0);
     let deep = "[".repeat(200_000);

@@ -52,7 +52,8 @@ pub fn open_file(path: &Path) -> Result<(File, u64)> {
     Ok((file, length))
 }
 
-/// Fills `bytes` from `offset` on; returns how many the file had. Never maps it: a mapped file that shrinks kills the host.
+/// Fills `bytes` from `offset` on; returns how many the file had. Never maps it: a mapped file that shrinks kills the
+/// host.
 pub fn read_at(file: &File, offset: u64, bytes: &mut [u8]) -> std::io::Result<usize> {
     let mut got = 0;
     while got < bytes.len() {

@@ -1,7 +1,7 @@
 //! The header of a safetensors file: what tensors it holds and where, without their data.
 //!
-//! The entries are the `safetensors` crate's; they are checked here, because its own checks need the whole file at hand,
-//! let a name stand twice, and do not say which tensor is at fault.
+//! The entries are the `safetensors` crate's; they are checked here, because its own checks need the whole file at
+//! hand, let a name stand twice, and do not say which tensor is at fault.
 
 use super::files::{ByTensor, format_error, open_file, read_at, shown};
 use crate::error::{Code, Error, Result};
@@ -32,7 +32,8 @@ impl TensorFile {
     /// Opens a file and reads its header. Data offsets of the entries count from `data_start`.
     ///
     /// # Errors
-    /// `Io` where it cannot be read; `Format` where the header breaks the format or does not describe the file's length.
+    /// `Io` where it cannot be read; `Format` where the header breaks the format or does not describe the file's
+    /// length.
     pub fn open(path: &Path) -> Result<(TensorFile, BTreeMap<String, TensorInfo>)> {
         let name = path.display().to_string();
         let (file, length) = open_file(path)?;

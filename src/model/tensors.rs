@@ -73,8 +73,8 @@ impl Checkpoint {
     /// Finds and checks one tensor for each weight of `plan`, in the plan's order.
     ///
     /// # Errors
-    /// `Format` where a tensor is missing, unknown, of the wrong shape, or at odds with config.json; `Unsupported` where
-    /// its type is none this library reads.
+    /// `Format` where a tensor is missing, unknown, of the wrong shape, or at odds with config.json; `Unsupported`
+    /// where its type is none this library reads.
     pub fn bind(&self, plan: &Plan) -> Result<Vec<Tensor>> {
         let mut binder = Binder { checkpoint: self, prefix: self.text_prefix()?, used: BTreeSet::new() };
         let tensors = plan.weights.iter().map(|spec| binder.bind(spec)).collect::<Result<Vec<_>>>()?;

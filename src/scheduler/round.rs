@@ -112,7 +112,8 @@ impl Part {
         if backend.faulted(lane) {
             let (start, end) = (self.start, self.start + self.rows);
             let message = format!(
-                "a value in the rows of tokens {start} to {end} is not finite: the weights or the prompt drive the model out of float32's range"
+                "a value in the rows of tokens {start} to {end} is not finite: \
+                 the weights or the prompt drive the model out of float32's range"
             );
             core.fail(Error::new(Code::Numeric, message));
             return false;

@@ -39,7 +39,8 @@ impl ByteBudget {
             Err(used) => Err(Error::new(
                 Code::Limit,
                 format!(
-                    "{what} needs {bytes} bytes, but {used} of the model's limit of {} are in use: free streams, shorten contexts or raise host_bytes",
+                    "{what} needs {bytes} bytes, but {used} of the model's limit of {} are in use: \
+                     free streams, shorten contexts or raise host_bytes",
                     self.limit
                 ),
             )),

@@ -1,8 +1,8 @@
 //! A chat as JSON, through the template, to tokens.
 //!
-//! What users, systems and tools write must not become control tokens. So a mark, a character that stands nowhere in the
-//! chat, is put inside whatever could be part of one; after rendering, only spellings without a mark are control tokens,
-//! and the marks are taken out again.
+//! What users, systems and tools write must not become control tokens. So a mark, a character that stands nowhere in
+//! the chat, is put inside whatever could be part of one; after rendering, only spellings without a mark are control
+//! tokens, and the marks are taken out again.
 
 use crate::engine::Clock;
 use crate::error::{Code, Error, Result};

@@ -304,7 +304,8 @@ fn control_tokens(added: &Value, file: &str) -> Result<Vec<(Box<str>, u32)>> {
     Ok(tokens)
 }
 
-/// The byte each character of the byte-level alphabet stands for: printable Latin-1 is itself, the rest follows from 256.
+/// The byte each character of the byte-level alphabet stands for: printable Latin-1 is itself, the rest follows from
+/// 256.
 fn byte_alphabet() -> HashMap<char, u8> {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let moved = (0..=255u8).filter(|&b| !printable(b)).zip(256u32..).map(|(b, c)| (char::from_u32(c), b));

@@ -211,8 +211,8 @@ fn other_quantizations_are_refused_by_name() {
 #[test]
 fn generation_defaults_are_read_and_checked() {
     let parse = |json: Value| GenerationDefaults::parse("generation_config.json", json.to_string().as_bytes(), 40);
-    let full = json!({"bos_token_id": 1, "eos_token_id": [2, 3], "do_sample": true, "temperature": 0.1, "top_k": 50, "top_p": 0.9,
-        "min_p": 0.15, "repetition_penalty": 1.1, "transformers_version": "5"});
+    let full = json!({"bos_token_id": 1, "eos_token_id": [2, 3], "do_sample": true, "temperature": 0.1,
+        "top_k": 50, "top_p": 0.9, "min_p": 0.15, "repetition_penalty": 1.1, "transformers_version": "5"});
     let expected = GenerationDefaults {
         eos: vec![2, 3],
         do_sample: Some(true),

@@ -1,4 +1,5 @@
-//! Opening and loading checkpoints: every naming and storage that is accepted, everything that is refused, hostile files.
+//! Opening and loading checkpoints: every naming and storage that is accepted, everything that is refused, hostile
+//! files.
 
 mod accepted;
 mod configs;

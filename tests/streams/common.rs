@@ -151,4 +151,8 @@ pub fn words(model: &Model, rng: &mut Rng, count: usize) -> Vec<u32> {
     tokens
 }
 
-pub const STORY: &str = r#"{"messages": [{"role": "user", "content": "Ivan finds a green mirror in the tower. Paul finds a red pen in the workshop. Ivan walks to the library.\n\nWhere is Ivan?"}], "enable_thinking": false}"#;
+pub const STORY: &str = concat!(
+    r#"{"messages": [{"role": "user", "content": "Ivan finds a green mirror in the tower. "#,
+    r#"Paul finds a red pen in the workshop. Ivan walks to the library.\n\nWhere is Ivan?"}], "#,
+    r#""enable_thinking": false}"#
+);

@@ -11,7 +11,7 @@ fn start(model: &Arc<lfm3::engine::Model>, seed: u64) -> Arc<Stream> {
     let stream = stream(model);
     let length = rng.range(1, 150);
     stream.append_tokens(&words(model, &mut rng, length)).unwrap();
-    let mut options = if seed % 2 == 0 { greedy() } else { sampled(seed) };
+    let mut options = if seed.is_multiple_of(2) { greedy() } else { sampled(seed) };
     options.token_events = true;
     options.max_tokens = Some(rng.range(1, 40));
     stream.generate(&options).unwrap();

@@ -248,9 +248,11 @@ fn marks_leave_nothing_behind() {
 
 #[test]
 fn absent_fields_are_not_defined() {
-    let source = "{{ enable_thinking is defined }} {{ add_generation_prompt }} {{ tools is none }} {{ x is defined }} {{ bos_token is defined }}";
+    let source = "{{ enable_thinking is defined }} {{ add_generation_prompt }} {{ tools is none }} {{ x is defined }} \
+                  {{ bos_token is defined }}";
     assert_eq!(with_template(source, &json!({"messages": []})).unwrap().text, "False True True False False");
-    let chat = json!({"messages": [], "enable_thinking": false, "tools": [], "add_generation_prompt": false, "template_args": {"x": 1}});
+    let chat = json!({"messages": [], "enable_thinking": false, "tools": [], "add_generation_prompt": false,
+        "template_args": {"x": 1}});
     assert_eq!(with_template(source, &chat).unwrap().text, "True False False True False");
 }
 

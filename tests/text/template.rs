@@ -58,12 +58,15 @@ fn templates_that_run_away_end_in_an_error() {
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}",
         "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}",
-        "{% set ns = namespace(p=1) %}{% for i in range(1000) %}{% set n = namespace() %}{% set n.p = ns.p %}{% set ns.p = n %}{% endfor %}",
+        "{% set ns = namespace(p=1) %}{% for i in range(1000) %}{% set n = namespace() %}\
+         {% set n.p = ns.p %}{% set ns.p = n %}{% endfor %}",
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns | tojson }}",
         "{% for a in range(1000000000) %}{% endfor %}",
         "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
-        "{% for a in range(10000) %}{% for b in range(10000) %}some text that is written many times over{% endfor %}{% endfor %}",
-        "{% set x %}{% for a in range(10000) %}{% for b in range(10000) %}some text{% endfor %}{% endfor %}{% endset %}",
+        "{% for a in range(10000) %}{% for b in range(10000) %}\
+         some text that is written many times over{% endfor %}{% endfor %}",
+        "{% set x %}{% for a in range(10000) %}{% for b in range(10000) %}some text{% endfor %}{% endfor %}\
+         {% endset %}",
         "{% set x = 'a' * 1000000 %}{% for i in range(100000) %}{{ x }}{% endfor %}",
         "{% set x = 'a' * 1000000 %}{{ x | replace('a', x) }}",
         "{% set x = 'a' * 1000000 %}{{ x.replace('a', x) }}",
@@ -74,7 +77,8 @@ fn templates_that_run_away_end_in_an_error() {
         "{% set x = range(100000) | list %}{{ x | tojson(indent=10000) }}",
         "{{ 'a'.ljust(100000000000) }}",
         "{{ '{:1000000000}'.format('a') }}",
-        "{% set x = range(100000) | list %}{% set y = x | select('in', x + [-1]) | list %}{% set y = x | map('string') | select('in', x) | list %}",
+        "{% set x = range(100000) | list %}{% set y = x | select('in', x + [-1]) | list %}\
+         {% set y = x | map('string') | select('in', x) | list %}",
         "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
         "{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
         "{% set x = range(100000) | list %}{% for i in x %}{% set y = x == x + [1] %}{% endfor %}",

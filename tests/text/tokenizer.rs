@@ -169,6 +169,7 @@ fn tiny(added: &str) -> String {
         {{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}}]}},
         "decoder": {{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}},
         "model": {{"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": {{{vocab}}}, "merges": ["a b"]}}}}"#
+        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+        "vocab": {{{vocab}}}, "merges": ["a b"]}}}}"#
     )
 }

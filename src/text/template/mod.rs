@@ -208,9 +208,9 @@ fn without_generation_tags(source: &str) -> Cow<'_, str> {
     out
 }
 
-/// The template of a checkpoint folder from the contents of `chat_template.jinja` and `tokenizer_config.json`: the first
-/// wins. Gives the source and the file it came from; `None` where neither has one. In the config it is a string or a list
-/// of `{"name", "template"}`, of which the one called `default` is taken.
+/// The template of a checkpoint folder from the contents of `chat_template.jinja` and `tokenizer_config.json`: the
+/// first wins. Gives the source and the file it came from; `None` where neither has one. In the config it is a string
+/// or a list of `{"name", "template"}`, of which the one called `default` is taken.
 pub fn choose_template(jinja: Option<&str>, tokenizer_config: Option<&str>) -> Result<Option<(String, &'static str)>> {
     if let Some(jinja) = jinja {
         return Ok(Some((jinja.to_owned(), "chat_template.jinja")));
