@@ -139,6 +139,20 @@ fn cuts_threads_slices_and_instruction_sets_leave_the_bits_alone() {
     every(four_bits(), affine_config());
 }
 
+/// The sums were made on x86-64 with AVX2. A change of the arithmetic changes them on purpose; a machine never does.
+#[test]
+fn every_machine_gives_the_same_bits() {
+    let sum = |encoding, config: TextConfig| {
+        let logits = alone(&text_plan(&config), encoding, 0, 70, &support::options(1, Isa::best()));
+        let fold = |sum: u64, bits: &u32| (sum ^ u64::from(*bits)).wrapping_mul(0x0100_0000_01b3);
+        logits.iter().flatten().fold(0xcbf2_9ce4_8422_2325, fold)
+    };
+    assert_eq!(sum(four_bits(), affine_config()), 0x07c27c895d60a825);
+    assert_eq!(sum(Encoding::Affine { bits: 6, group: 64, scales: Float::F16 }, affine_config()), 0xd48e1c95501863e8);
+    assert_eq!(sum(Encoding::Affine { bits: 8, group: 64, scales: Float::F32 }, affine_config()), 0xe1fc3ff5878738ee);
+    assert_eq!(sum(Encoding::Dense(Float::Bf16), config()), 0xa724078058c6517c);
+}
+
 #[test]
 fn streams_together_equal_each_alone() {
     const COUNT: usize = 120;
