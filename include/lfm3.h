@@ -261,8 +261,8 @@ LFM3_API int32_t lfm3_model_params_init(lfm3_model_params *params, size_t size);
 LFM3_API int32_t lfm3_model_open(const char *path, size_t path_len, const lfm3_model_params *LFM3_NULLABLE params,
     lfm3_model *LFM3_NULLABLE *LFM3_NONNULL model);
 
-/** Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free. Weights and threads
- * are gone when this returns, or, if another thread is inside a step, when that step does.
+/** Frees a model. Its streams answer `LFM3_ERR_CLOSED` from now on and are still the host's to free. Weights and
+ * threads are gone when this returns, or, if another thread is inside a step, when that step does.
  *
  * - `model`: NULL is fine. No call may begin on it afterwards.
  * - Returns: `LFM3_OK`; `LFM3_ERR_REENTRANT` from a callback, and the model stays.
