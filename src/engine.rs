@@ -264,30 +264,46 @@ impl Model {
             return Err(Error::new(Code::Busy, "another thread is stepping this model"));
         };
         let scheduler = guard.as_mut().ok_or_else(closed)?;
-        let streams = self.live_streams();
-        let more = {
-            let _poison = PoisonOnUnwind(&self.poisoned);
-            let _floats = FpGuard::new();
-            scheduler.step(&streams, start + budget.min(MAX_BUDGET))?
-        };
+        let stepped = self.step_streams(scheduler, start + budget.min(MAX_BUDGET));
         let times = scheduler.slice_times();
         drop(guard);
         self.finish_close();
+        let more = stepped?;
         let report = StepReport {
             used: start.elapsed(),
             next_slice: times.next,
             worst_slice: times.worst,
             wait_hint: if more { Duration::ZERO } else { Duration::MAX },
-            busy_streams: streams.iter().filter(|s| s.is_busy()).count(),
+            busy_streams: self.live_streams().iter().filter(|s| s.is_busy()).count(),
         };
         Ok((if more { Work::More } else { Work::Idle }, report))
+    }
+
+    /// Steps until `deadline` or no stream has work, those made meanwhile included. True when work is left.
+    fn step_streams(&self, scheduler: &mut Scheduler, deadline: Instant) -> Result<bool> {
+        let _poison = PoisonOnUnwind(&self.poisoned);
+        let _floats = FpGuard::new();
+        loop {
+            if scheduler.step(&self.live_streams(), deadline)? {
+                return Ok(true);
+            }
+            if !self.has_work() {
+                return Ok(false);
+            }
+            if Instant::now() >= deadline {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        self.live_streams().iter().any(|s| s.has_task())
     }
 
     /// Whether a step would find work, without doing any.
     pub fn poll(&self) -> Result<Work> {
         self.check_open()?;
-        let work = self.live_streams().iter().any(|s| s.has_task());
-        Ok(if work { Work::More } else { Work::Idle })
+        Ok(if self.has_work() { Work::More } else { Work::Idle })
     }
 
     /// Lets weights and threads go (after a step in flight ends) and makes the streams answer `Closed`.
@@ -437,8 +453,11 @@ impl Model {
         streams.push(Arc::downgrade(stream));
     }
 
+    /// Streams by age: two made at once may have come to the list in either order.
     fn live_streams(&self) -> Vec<Arc<Stream>> {
-        self.streams.lock().iter().filter_map(Weak::upgrade).collect()
+        let mut streams: Vec<Arc<Stream>> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
+        streams.sort_by_key(|stream| stream.id());
+        streams
     }
 }
 

@@ -271,7 +271,7 @@ impl Stream {
             core.context.give_up_round();
         }
         core.score = Some(first);
-        core.ready_wanted = true;
+        core.want_ready();
         core.fill_all();
         Ok(())
     }

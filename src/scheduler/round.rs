@@ -4,7 +4,7 @@ use crate::backend::{Backend, Lane, Round, Row};
 use crate::error::{Code, Error, Result};
 use crate::state::Restore;
 use crate::stream::Stream;
-use crate::stream::core::{Core, Share};
+use crate::stream::core::{Core, Share, Task};
 use parking_lot::MutexGuard;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -41,7 +41,9 @@ impl RoundInFlight {
     ) -> Result<Option<RoundInFlight>> {
         let (mut round, mut parts, mut wanted) = (Round::default(), Vec::new(), 0);
         for stream in streams {
-            let Some(mut core) = stream.scheduled() else { continue };
+            // Another thread may have taken back what the turn was chosen for.
+            let wanted_rows = |core: &MutexGuard<'_, Core>| matches!(core.task(), Task::Decode | Task::Fill(_));
+            let Some(mut core) = stream.scheduled().filter(wanted_rows) else { continue };
             let share = match core.share(most) {
                 Ok(share) => share,
                 Err(error) => {

@@ -5,6 +5,7 @@ use super::{ByteBudget, Page, PageArena};
 use crate::backend::{ConvState, PAGE_ROWS, PageId};
 use crate::error::{Code, Error, Result};
 use crate::plan::Plan;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Positions between snapshots.
@@ -151,7 +152,7 @@ impl Context {
 
     /// Notes that `rows` more rows are computed. `state_after(n)` gives the conv states after the first `n` of them;
     /// `marks` are positions worth a snapshot beside the stride.
-    pub fn commit(&mut self, rows: usize, marks: &[usize], state_after: &dyn Fn(usize) -> ConvState) {
+    pub fn commit(&mut self, rows: usize, marks: &BTreeSet<usize>, state_after: &dyn Fn(usize) -> ConvState) {
         let (start, end) = (self.computed, self.computed + rows);
         debug_assert!(end <= self.tokens.len());
         self.computed = end;
@@ -238,7 +239,7 @@ mod tests {
         context.reserve(rows).unwrap();
         context.take_restore();
         let start = context.computed();
-        context.commit(rows, &[], &|n| ConvState(vec![(start + n) as f32]));
+        context.commit(rows, &BTreeSet::new(), &|n| ConvState(vec![(start + n) as f32]));
     }
 
     #[test]
