@@ -5,7 +5,7 @@ use super::guard;
 use super::handle::{self, Health, Kind};
 use super::model_info::KeptInfo;
 use super::status::{LFM3_IDLE, LFM3_MORE, LFM3_OK};
-use crate::engine::{Clock, Isa, Model, ModelOptions, Work};
+use crate::engine::{Clock, Isa, MAX_THREADS, Model, ModelOptions, Work};
 use crate::error::{Code, Error, Result};
 use std::ffi::{c_char, c_void};
 use std::path::Path;
@@ -31,10 +31,6 @@ pub const LFM3_LOG_WARNING: i32 = 2;
 /// What was opened, and how.
 pub const LFM3_LOG_INFO: i32 = 3;
 
-/// Most threads of a model.
-const MAX_THREADS: i32 = 256;
-/// Longest budget of a step; longer ones are cut to it.
-const MAX_BUDGET_US: u64 = 3_600_000_000;
 /// Largest distance of local time from UTC.
 const MAX_UTC_OFFSET_SECONDS: i32 = 86_400;
 
@@ -235,7 +231,7 @@ pub unsafe extern "C" fn lfm3_model_step(model: *mut lfm3_model, budget_us: u64,
     unsafe {
         handle::call::<OpenModel>(model, |inner| {
             let report = Out::optional(report)?;
-            let stepped = inner.model.step(Duration::from_micros(budget_us.min(MAX_BUDGET_US)));
+            let stepped = inner.model.step(Duration::from_micros(budget_us));
             let (work, done) = stepped.inspect_err(|error| inner.log_step_error(error))?;
             if let Some(report) = report {
                 report.write(lfm3_step_report {
@@ -335,7 +331,7 @@ pub(super) fn options(params: &lfm3_model_params) -> Result<ModelOptions> {
     if params.device < LFM3_DEVICE_BEST {
         return Err(invalid(format!("device is {}; it must be -1 or more", params.device)));
     }
-    if !(0..=MAX_THREADS).contains(&params.threads) {
+    if !(0..=MAX_THREADS as i32).contains(&params.threads) {
         return Err(invalid(format!("threads is {}; it must be 0 to {MAX_THREADS}", params.threads)));
     }
     if params.kv_type != LFM3_KV_F16 {

@@ -4,10 +4,9 @@
 //! the chat, is put inside whatever could be part of one; after rendering, only spellings without a mark are control
 //! tokens, and the marks are taken out again.
 
-use crate::engine::Clock;
 use crate::error::{Code, Error, Result};
 use crate::text::reply::{REASONING_CLOSE, REASONING_OPEN};
-use crate::text::{ChatTemplate, Tokenizer};
+use crate::text::{ChatTemplate, Clock, Tokenizer};
 use serde_json::{Map, Value};
 
 /// Longest chat JSON, in bytes.

@@ -8,7 +8,8 @@ mod methods;
 mod ops;
 mod python;
 
-use crate::engine::Clock;
+pub use date::Clock;
+
 use crate::error::{Code, Error, Result};
 use budget::Budget;
 use minijinja::machinery::{CodeGenerator, Token, Vm, WhitespaceConfig, ast, make_string_output, parse, tokenize};
