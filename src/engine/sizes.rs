@@ -32,6 +32,8 @@ const TOKENIZER_FACTOR: u64 = 10;
 /// Sizes of a model that is opened with some options.
 pub(super) struct Sizes {
     pub report: MemoryReport,
+    /// Bytes of one stream's conv states.
+    pub conv_bytes: u64,
     /// Bytes of a page of any attention layer.
     pub page_bytes: u64,
     /// Values of all weights.
@@ -52,15 +54,16 @@ impl Sizes {
         // A window that begins and ends inside pages, and a page for the rows being computed.
         let window_pages: usize = plan.attentions.iter().filter_map(|a| a.window).map(|w| w / PAGE_ROWS + 2).sum();
         let tokenizer = TOKENIZER_FACTOR * checkpoint.tokenizer_json.len() as u64;
+        let conv_bytes = cpu::conv_state_bytes(plan);
         let report = MemoryReport {
             weights: packed.sum(),
             scratch: cpu::scratch_bytes(plan, &cpu_options) + tokenizer,
             loading: LOAD_BYTES,
-            stream: cpu::conv_state_bytes(plan) + window_pages as u64 * page_bytes,
+            stream: conv_bytes + window_pages as u64 * page_bytes,
             per_1000_tokens: full_layers * page_bytes * 1000 / PAGE_ROWS as u64,
             file: checkpoint.tensor_bytes,
         };
         let parameters = tensors.iter().map(Tensor::parameters).sum();
-        Ok(Sizes { report, page_bytes, parameters, bits: stored_bits(&tensors) })
+        Ok(Sizes { report, conv_bytes, page_bytes, parameters, bits: stored_bits(&tensors) })
     }
 }
