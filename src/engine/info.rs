@@ -68,17 +68,7 @@ pub(super) fn model_info(
 /// The vendor's sampling where the checkpoint says nothing; where it says something, its framework's defaults for the
 /// rest.
 pub(super) fn default_sampling(given: &GenerationDefaults) -> Sampling {
-    let vendor = Sampling {
-        temperature: 0.1,
-        top_k: 50,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.1,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        penalty_reach: u32::MAX,
-        seed: 0,
-    };
+    let vendor = Sampling { temperature: 0.1, top_k: 50, repetition_penalty: 1.1, ..Sampling::GREEDY };
     let silent = given.do_sample.is_none()
         && given.temperature.is_none()
         && given.top_k.is_none()
@@ -94,6 +84,6 @@ pub(super) fn default_sampling(given: &GenerationDefaults) -> Sampling {
         top_p: given.top_p.unwrap_or(1.0),
         min_p: given.min_p.unwrap_or(0.0),
         repetition_penalty: given.repetition_penalty.unwrap_or(1.0),
-        ..vendor
+        ..Sampling::GREEDY
     }
 }

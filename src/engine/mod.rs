@@ -24,10 +24,7 @@ use crate::sampler::Sampling;
 use crate::scheduler::Scheduler;
 use crate::state::{ByteBudget, Context, PageArena, Shape};
 use crate::stream::Stream;
-use crate::text::{
-    self, ChatTemplate, Prompt, REASONING_CLOSE, REASONING_OPEN, SpecialTokens, Tokenizer, choose_template,
-    special_tokens,
-};
+use crate::text::{self, ChatTemplate, Prompt, SpecialTokens, Tokenizer, choose_template, special_tokens};
 use parking_lot::Mutex;
 use sizes::Sizes;
 use slots::Slots;
@@ -256,14 +253,9 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a reply after `tokens` starts inside a thinking block: one was opened since the last turn's end.
+    /// Whether a reply behind `tokens` begins inside a block of thinking.
     pub(crate) fn reasoning_open(&self, tokens: &[u32]) -> bool {
-        let start = tokens.iter().rposition(|id| self.is_eos(*id)).map_or(0, |i| i + 1);
-        let place = |tag: &str| {
-            let id = self.tokenizer.id_of(tag)?;
-            tokens[start..].iter().rposition(|token| *token == id)
-        };
-        place(REASONING_OPEN).is_some_and(|opened| place(REASONING_CLOSE).is_none_or(|closed| closed < opened))
+        text::reasoning_open(tokens, &self.tokenizer, &self.info.eos)
     }
 
     /// Whether `id` ends a turn.

@@ -147,11 +147,6 @@ impl CpuBackend {
         Ok(CpuBackend { phases, runner, options: options.clone(), cursor: Cursor::default(), costs, next_ns: 0.0 })
     }
 
-    /// The instruction set in use.
-    pub fn isa(&self) -> Isa {
-        self.runner.isa
-    }
-
     /// Bytes held by weights loaded so far, buffers and scratch.
     pub fn bytes(&self) -> u64 {
         self.runner.bytes()

@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Longest template, in bytes.
-const MAX_TEMPLATE_BYTES: usize = 256 << 10;
+pub const MAX_TEMPLATE_BYTES: usize = 256 << 10;
 /// Most tokens of one tag: its expression may nest as deep.
 const MAX_TAG_TOKENS: usize = 2048;
 /// Most `elif` of a template: each nests in the one before.
