@@ -16,15 +16,15 @@ pub struct MemoryReport {
     pub scratch: u64,
     /// Passing need while loading, on top of the rest.
     pub loading: u64,
-    /// Each stream's constant part.
+    /// Each stream's constant part: its conv states and the pages of its sliding windows.
     pub stream: u64,
-    /// Each 1,000 tokens of a stream's context.
+    /// Each 1,000 tokens of a stream's context; snapshots come on top.
     pub per_1000_tokens: u64,
     /// Bytes of the checkpoint's tensors.
     pub file: u64,
 }
 
-/// Bytes of a tensor's rows on their way from the file to their packed form.
+/// Most bytes of a tensor's rows on their way from the file to their packed form.
 const LOAD_BYTES: u64 = 8 << 20;
 /// Bytes the tokenizer takes for each byte of tokenizer.json, measured.
 const TOKENIZER_FACTOR: u64 = 10;
@@ -58,7 +58,7 @@ impl Sizes {
         let report = MemoryReport {
             weights: packed.sum(),
             scratch: cpu::scratch_bytes(plan, &cpu_options) + tokenizer,
-            loading: LOAD_BYTES,
+            loading: tensors.iter().map(|tensor| tensor.bytes().min(LOAD_BYTES)).max().unwrap_or(0),
             stream: conv_bytes + window_pages as u64 * page_bytes,
             per_1000_tokens: full_layers * page_bytes * 1000 / PAGE_ROWS as u64,
             file: checkpoint.tensor_bytes,

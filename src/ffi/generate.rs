@@ -44,7 +44,7 @@ pub struct lfm3_generate_params {
     /// Tokens that the penalties look back; INT32_MAX is all, -1 the default.
     pub penalty_reach: i32,
     /// Least run of tokens met before that makes the library draft what followed there. Makes copying faster and
-    /// changes no reply. 0 is off, -1 the default.
+    /// changes no reply. 0 is off, -1 the default. Checked, but of no effect in this version, which drafts nothing.
     pub copy_match: i32,
     /// Likeliest ids each token event lists, at most `LFM3_MAX_TOP_LOGPROBS`.
     pub top_logprobs: u32,

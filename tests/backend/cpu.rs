@@ -1,7 +1,7 @@
 //! The CPU backend keeps the bit contract and its promises about memory, faults and rollback, on small random models.
 
-use crate::common::{Rng, cpu_options, load, random_backend, random_weights_as};
-use lfm3::backend::cpu::{CpuBackend, CpuOptions, FpGuard, Isa};
+use crate::common::{Rng, cpu_options, random_backend};
+use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
 use lfm3::backend::{Backend, Encoding, Float, Lane, Limit, PAGE_ROWS, PageId, Progress, Round, Row, Slot};
 use lfm3::model::config::{LayerKind, RopeConfig, TextConfig};
 use lfm3::model::forward::text_plan;
@@ -334,6 +334,9 @@ fn ops_stop_where_asked_inside_shared_products() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_hosts_floating_point_control_changes_nothing_and_is_kept() {
+    use crate::common::{load, random_weights_as};
+    use lfm3::backend::cpu::FpGuard;
+
     let plan = text_plan(&affine_config());
     let options = cpu_options(2, Isa::best());
     let truth = alone(&plan, four_bits(), 0, 40, &options);
