@@ -37,7 +37,7 @@ lint:
 	$(CARGO) test --test tidy
 
 header:
-	LFM3_WRITE_HEADER=1 $(CARGO) test --test header
+	LFM3_WRITE_HEADER=1 $(CARGO) test --test c header
 
 fuzz:
 	@for target in $$(cargo +nightly fuzz list --fuzz-dir tests/fuzz); do \

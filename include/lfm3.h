@@ -198,7 +198,7 @@ typedef struct lfm3_model_params {
     int32_t isa;
     /** Most positions of a stream; 0 is the checkpoint's own limit. */
     uint64_t context_limit;
-    /** Most tokens of one picture; 0 is the checkpoint's own limit. */
+    /** Most tokens of one picture; 0 is the checkpoint's own limit. Of no effect in this version, which has none. */
     uint64_t max_picture_tokens;
     /** Most bytes of host memory for weights, pages, states and scratch together; 0 sets no limit. */
     uint64_t host_bytes;
@@ -208,18 +208,20 @@ typedef struct lfm3_model_params {
     int32_t kv_type;
     /** 1 rounds unquantized matrices to 8 bits on loading: faster and smaller, a little less exact. 0 keeps them. */
     uint32_t round_to_8_bits;
-    /** The part of the time, 0 to 1, that running replies get while prompts are filled in. NaN is the default, 0.25. */
+    /** The part of the time, 0 to 1, that running replies get while prompts are filled in. NaN is the default, 0.25.
+     * Checked, but of no effect in this version: replies and prompts take turns. */
     float decode_share;
     /** Offset of local time from UTC in seconds, for chat templates that ask for the time. */
     int32_t utc_offset_seconds;
     /** Seconds since 1970-01-01 UTC that chat templates see; -1, the default, is the system's clock. */
     int64_t unix_seconds;
-    /** Gets log lines during open and step; NULL for none. Calls of the library from inside it answer
-     * `LFM3_ERR_REENTRANT`. */
+    /** Gets log lines during open and step, until the model is freed; NULL for none. Calls of the library from inside
+     * it answer `LFM3_ERR_REENTRANT`. */
     lfm3_log_callback LFM3_NULLABLE log;
     /** Learns of progress during open, and may cancel it; NULL for none. The same holds for calls from inside it. */
     lfm3_progress_callback LFM3_NULLABLE progress;
-    /** Handed to both callbacks, on whichever thread makes the call. */
+    /** Handed to both callbacks, on whichever thread makes the call. With `log` it must stay valid until the model is
+     * freed. */
     void *LFM3_NULLABLE user_data;
     /** Gets the text of an error of the call these params are for, 0-terminated, cut to fit; NULL for none. */
     char *LFM3_NULLABLE error;
@@ -377,8 +379,9 @@ LFM3_API int32_t lfm3_stream_error(const lfm3_stream *stream, char *LFM3_NULLABL
  *   "enable_thinking": true, "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left
  *   out. `content` may also be parts of type text. What messages and tools say never becomes a control token.
  * - `media`, `media_count`: NULL and 0; this version takes no pictures (`LFM3_ERR_UNSUPPORTED`).
- * - Returns: `LFM3_OK`; `LFM3_ERR_FORMAT` for JSON that does not fit, `LFM3_ERR_TEMPLATE`,
- *   `LFM3_ERR_CONTEXT_FULL`, `LFM3_ERR_STATE` while a reply runs. After an error the stream holds what it held.
+ * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that does not fit, with the place in it;
+ *   `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`, `LFM3_ERR_CONTEXT_FULL`; `LFM3_ERR_STATE` while a reply runs. After an
+ *   error the stream holds what it held.
  * - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1. */
 LFM3_API int32_t lfm3_stream_set_chat(lfm3_stream *stream, const char *LFM3_NULLABLE json, size_t len,
     const lfm3_media *LFM3_NULLABLE media, size_t media_count);
@@ -430,7 +433,7 @@ typedef struct lfm3_generate_params {
     /** Tokens that the penalties look back; INT32_MAX is all, -1 the default. */
     int32_t penalty_reach;
     /** Least run of tokens met before that makes the library draft what followed there. Makes copying faster and
-     * changes no reply. 0 is off, -1 the default. */
+     * changes no reply. 0 is off, -1 the default. Checked, but of no effect in this version, which drafts nothing. */
     int32_t copy_match;
     /** Likeliest ids each token event lists, at most `LFM3_MAX_TOP_LOGPROBS`. */
     uint32_t top_logprobs;
@@ -611,8 +614,9 @@ LFM3_API int32_t lfm3_model_detokenize(const lfm3_model *model, const uint32_t *
 /** Renders a chat as text: what `lfm3_stream_set_chat` would tokenize.
  *
  * - `json`: `len` bytes, as for `lfm3_stream_set_chat`.
- * - `out`, `capacity`, `needed`, returns: as for `lfm3_model_detokenize`; `LFM3_ERR_FORMAT` for JSON that does not
- *   fit, `LFM3_ERR_TEMPLATE`.
+ * - `out`, `capacity`, `needed`: as for `lfm3_model_detokenize`.
+ * - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` and nothing is written; `LFM3_ERR_INVALID_ARGUMENT` for JSON
+ *   that does not fit, `LFM3_ERR_UNSUPPORTED` for pictures in it, `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`.
  * - Threads: any, any time. Since 0.1. */
 LFM3_API int32_t lfm3_model_render_chat(const lfm3_model *model, const char *LFM3_NULLABLE json, size_t len,
     char *LFM3_NULLABLE out, size_t capacity, size_t *LFM3_NULLABLE needed);
@@ -635,10 +639,10 @@ LFM3_API int32_t lfm3_stream_length(const lfm3_stream *stream, uint64_t *length)
 LFM3_API int32_t lfm3_stream_tokens(const lfm3_stream *stream, uint32_t *LFM3_NULLABLE out, size_t capacity,
     size_t *LFM3_NULLABLE needed);
 
-/** Drops everything from position `length` on, with queued input, waiting events and a running reply.
+/** Drops everything from position `length` on, queued input too. Events that wait stay.
  *
  * - `length`: at most the stream's. What is kept is not computed again, but for the rows behind the last snapshot.
- * - Returns: `LFM3_OK` or `LFM3_ERR_INVALID_ARGUMENT`.
+ * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` past the stream's end; `LFM3_ERR_STATE` while a reply runs.
  * - Numbers: going on from there gives the same bits as a fresh stream would.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
 LFM3_API int32_t lfm3_stream_rewind(lfm3_stream *stream, uint64_t length);
@@ -750,9 +754,9 @@ typedef struct lfm3_memory_report {
     uint64_t scratch;
     /** Needed while loading only, on top of the rest. */
     uint64_t loading;
-    /** Each stream's constant part. */
+    /** Each stream's constant part: its conv states and the pages of its sliding windows. */
     uint64_t stream;
-    /** Each 1,000 tokens of a stream's context. */
+    /** Each 1,000 tokens of a stream's context. Snapshots to rewind to come on top, where `host_bytes` leaves room. */
     uint64_t per_1000_tokens;
     /** The checkpoint's tensors on disk. */
     uint64_t file;
@@ -769,12 +773,12 @@ LFM3_API int32_t lfm3_model_info(const lfm3_model *model, lfm3_model_desc *info)
 
 /** Predicts what a model will need, reading headers only: nothing is loaded.
  *
- * - `path`, `path_len`, `params`: as for `lfm3_model_open`. `report`: gets the bytes.
+ * - `path`, `path_len`, `params`: as for `lfm3_model_open`. `memory`: gets the bytes.
  * - Returns: `LFM3_OK`, or the error `lfm3_model_open` would give for the headers, its text in `params->error`.
  * - Numbers: within 5 % of what is held after loading.
  * - Threads: any, any time. Since 0.1. */
 LFM3_API int32_t lfm3_model_memory(const char *path, size_t path_len, const lfm3_model_params *LFM3_NULLABLE params,
-    lfm3_memory_report *LFM3_NULLABLE report);
+    lfm3_memory_report *memory);
 
 LFM3_NULLABILITY_END
 

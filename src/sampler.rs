@@ -37,6 +37,19 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// The likeliest token, untouched by penalties and filters.
+    pub const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        penalty_reach: u32::MAX,
+        seed: 0,
+    };
+
     /// Checks every parameter; the error (`InvalidArgument`) names the one that does not fit.
     pub fn check(&self) -> Result<()> {
         let at_least_0 = |x: f32| x >= 0.0 && x.is_finite();
@@ -122,11 +135,6 @@ impl Sampler {
         }
         let counts = vec![0; if sampling.has_penalties() { vocab } else { 0 }];
         Ok(Sampler { vocab, sampling, bias, scores: Vec::new(), counts, candidates: Vec::new() })
-    }
-
-    /// What the sampler was made with.
-    pub fn sampling(&self) -> &Sampling {
-        &self.sampling
     }
 
     /// The token for `position`, from its `logits` (one a token) and the stream's tokens before it.

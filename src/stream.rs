@@ -15,11 +15,11 @@ pub(crate) mod core;
 mod reply;
 
 /// Events that wait for `next` before a stream pauses, unless the host asks for another number.
-pub const EVENT_LIMIT: usize = 256;
+pub const DEFAULT_EVENT_LIMIT: usize = 256;
 /// Most stop tokens a host may add.
-pub const STOP_TOKEN_LIMIT: usize = 1024;
+pub const MAX_STOP_TOKENS: usize = 1024;
 /// Most likeliest ids of a token event.
-pub const TOP_LOGPROBS_LIMIT: usize = 64;
+pub const MAX_TOP_LOGPROBS: usize = 64;
 
 /// How to make a stream.
 #[derive(Clone, Debug, Default)]
@@ -43,8 +43,13 @@ pub struct GenerateOptions {
     pub token_events: bool,
     /// Likeliest ids each token event lists.
     pub top_logprobs: usize,
-    /// Least match for copy drafts; 0 is off. Has no effect on replies.
-    pub copy_match: usize,
+}
+
+impl GenerateOptions {
+    /// Tokens chosen by `sampling` up to the checkpoint's stop tokens or the context limit, without token events.
+    pub fn new(sampling: Sampling) -> Self {
+        GenerateOptions { max_tokens: None, sampling, stop_tokens: Vec::new(), token_events: false, top_logprobs: 0 }
+    }
 }
 
 /// Why a reply ended.
@@ -157,7 +162,7 @@ impl Stream {
         if context_limit == 0 || context_limit > most {
             return Err(invalid(format!("context_limit is {context_limit}, expected 1 to the model's {most}")));
         }
-        let event_limit = options.event_limit.unwrap_or(EVENT_LIMIT);
+        let event_limit = options.event_limit.unwrap_or(DEFAULT_EVENT_LIMIT);
         if event_limit == 0 {
             return Err(invalid("event_limit is 0, expected at least 1".into()));
         }
@@ -237,9 +242,8 @@ impl Stream {
 
     /// Starts a reply after the queue is filled in.
     pub fn generate(&self, options: &GenerateOptions) -> Result<()> {
-        if options.stop_tokens.len() > STOP_TOKEN_LIMIT || options.top_logprobs > TOP_LOGPROBS_LIMIT {
-            let message =
-                format!("at most {STOP_TOKEN_LIMIT} stop tokens and {TOP_LOGPROBS_LIMIT} top log-probabilities");
+        if options.stop_tokens.len() > MAX_STOP_TOKENS || options.top_logprobs > MAX_TOP_LOGPROBS {
+            let message = format!("at most {MAX_STOP_TOKENS} stop tokens and {MAX_TOP_LOGPROBS} top log-probabilities");
             return Err(Error::new(Code::Limit, message));
         }
         let mut core = self.idle("generate")?;

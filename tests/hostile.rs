@@ -1,9 +1,13 @@
 //! Broken files give a status and a message, in bounded time and memory, and nothing is left behind.
 
+#[path = "common/rng.rs"]
+mod rng;
+
 use lfm3::engine::{Model, ModelOptions};
 use lfm3::error::{Code, Error};
 use lfm3::sampler::Sampling;
 use lfm3::stream::{GenerateOptions, Next, Stream, StreamOptions};
+use rng::Rng;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,11 +52,6 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn random(state: &mut u64) -> usize {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) as usize
-}
-
 fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/demo-model")
 }
@@ -91,7 +90,7 @@ impl Drop for Copy {
 /// Opens the folder and lets it say a few tokens.
 fn use_model(folder: &Path) -> Result<(), Error> {
     let model = Model::open(folder, &ModelOptions::default(), &mut |_, _| true)?;
-    let stream = Stream::new(&model, &StreamOptions { context_limit: None, event_limit: None })?;
+    let stream = Stream::new(&model, &StreamOptions::default())?;
     let chat = r#"{"messages": [{"role": "user", "content": "Where is Ivan?"}]}"#;
     let said = speak(&model, &stream, chat);
     stream.close();
@@ -102,14 +101,7 @@ fn use_model(folder: &Path) -> Result<(), Error> {
 fn speak(model: &Model, stream: &Stream, chat: &str) -> Result<(), Error> {
     stream.set_chat(chat)?;
     let sampling = Sampling { temperature: 0.0, ..stream.default_sampling() };
-    stream.generate(&GenerateOptions {
-        max_tokens: Some(3),
-        sampling,
-        stop_tokens: Vec::new(),
-        token_events: false,
-        top_logprobs: 0,
-        copy_match: 0,
-    })?;
+    stream.generate(&GenerateOptions { max_tokens: Some(3), ..GenerateOptions::new(sampling) })?;
     while stream.next()? != Next::Done {
         model.step(Duration::from_millis(5))?;
     }
@@ -154,7 +146,7 @@ fn truncations_and_flips(offsets: usize, flips: usize) {
     let _turn = turn();
     let copy = Copy::new("flips");
     let most = good_peak(&copy.0);
-    let (mut cases, mut usable, mut state) = (0, 0, 7u64);
+    let (mut cases, mut usable, mut rng) = (0, 0, Rng(7));
     for name in files() {
         let good = fs::read(demo().join(&name)).unwrap();
         for i in 0..offsets {
@@ -166,7 +158,7 @@ fn truncations_and_flips(offsets: usize, flips: usize) {
         // Half of a file's flips fall into its first part, where headers are.
         for i in 0..flips / files().len() {
             let reach = if i % 2 == 0 { good.len().min(20_000) } else { good.len() };
-            let (at, bit) = (random(&mut state) % reach, random(&mut state) % 8);
+            let (at, bit) = (rng.below(reach), rng.below(8));
             let mut bad = good.clone();
             bad[at] ^= 1 << bit;
             let what = format!("{name}: bit {bit} of byte {at}");

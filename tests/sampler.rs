@@ -4,17 +4,7 @@ use lfm3::error::Code;
 use lfm3::sampler::{LogProbs, Sampler, Sampling, log_probs};
 
 fn plain() -> Sampling {
-    Sampling {
-        temperature: 1.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        penalty_reach: u32::MAX,
-        seed: 7,
-    }
+    Sampling { temperature: 1.0, seed: 7, ..Sampling::GREEDY }
 }
 
 /// A small generator of its own, so that the tests share nothing with the sampler.

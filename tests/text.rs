@@ -6,6 +6,8 @@ mod chat;
 mod hostile;
 #[path = "text/reply.rs"]
 mod reply;
+#[path = "common/rng.rs"]
+mod rng;
 #[path = "text/support.rs"]
 mod support;
 #[path = "text/template.rs"]

@@ -197,7 +197,7 @@ pub trait Backend: Send {
     fn set_conv_state(&mut self, slot: Slot, state: &ConvState);
     /// Zeros them.
     fn reset_conv_state(&mut self, slot: Slot);
-    /// Copies a page's rows, for copy on write.
+    /// Copies a page's rows: copy on write, for streams that come to share a page they both go on in.
     fn copy_page(&mut self, from: PageId, to: PageId);
     /// Lets the memory of a page no stream refers to go.
     fn release_page(&mut self, page: PageId);

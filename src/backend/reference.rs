@@ -5,6 +5,7 @@
 
 use super::*;
 use crate::error::{Code, Error};
+use crate::math;
 use crate::plan::{AttentionId, AttentionShape, ConvId, ConvShape, Op, Plan, RowSet};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -419,8 +420,8 @@ fn field(packed: &[u8], at: usize, bits: usize) -> f64 {
 
 fn floats(float: Float, bytes: &[u8]) -> Vec<f64> {
     let value = |b: &[u8]| match float {
-        Float::Bf16 => half::bf16::from_le_bytes([b[0], b[1]]).to_f64(),
-        Float::F16 => half::f16::from_le_bytes([b[0], b[1]]).to_f64(),
+        Float::Bf16 => f64::from(math::bf16_to_f32(u16::from_le_bytes([b[0], b[1]]))),
+        Float::F16 => f64::from(math::f16_to_f32(u16::from_le_bytes([b[0], b[1]]))),
         Float::F32 => f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
     };
     bytes.chunks_exact(float.bytes()).map(value).collect()

@@ -7,16 +7,12 @@ use super::status::LFM3_OK;
 use super::stream::{OpenStream, call, lfm3_stream};
 use crate::error::{Code, Error, Result};
 use crate::sampler::Sampling;
-use crate::stream::GenerateOptions;
+use crate::stream::{GenerateOptions, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS};
 use std::ffi::c_char;
 
 /// Most ids `top_logprobs` may ask for.
 pub const LFM3_MAX_TOP_LOGPROBS: u32 = 64;
-
-/// Most stop tokens beside the checkpoint's.
-const MAX_STOP_TOKENS: usize = 1024;
-/// Least match for copy drafts where the host does not say.
-const DEFAULT_COPY_MATCH: usize = 8;
+const _: () = assert!(LFM3_MAX_TOP_LOGPROBS as usize == MAX_TOP_LOGPROBS);
 
 /// How to generate. Set by `lfm3_generate_params_init`, then changed field by field. The defaults of sampling are the
 /// checkpoint's own, from its generation_config.json.
@@ -48,7 +44,7 @@ pub struct lfm3_generate_params {
     /// Tokens that the penalties look back; INT32_MAX is all, -1 the default.
     pub penalty_reach: i32,
     /// Least run of tokens met before that makes the library draft what followed there. Makes copying faster and
-    /// changes no reply. 0 is off, -1 the default.
+    /// changes no reply. 0 is off, -1 the default. Checked, but of no effect in this version, which drafts nothing.
     pub copy_match: i32,
     /// Likeliest ids each token event lists, at most `LFM3_MAX_TOP_LOGPROBS`.
     pub top_logprobs: u32,
@@ -208,14 +204,13 @@ fn options(params: &lfm3_generate_params, defaults: Sampling) -> Result<Generate
         let text = "constrain_tool_calls and reserved must be 0 in this version of the library";
         return Err(Error::new(Code::Unsupported, text));
     }
-    let copy_match = whole("copy_match", params.copy_match, DEFAULT_COPY_MATCH as u32)?;
+    // Nothing is drafted yet, which no reply shows.
+    whole("copy_match", params.copy_match, 0)?;
     Ok(GenerateOptions {
         max_tokens: super::model::limit(params.max_tokens),
-        sampling: sampling(params, defaults)?,
-        stop_tokens: Vec::new(),
         token_events: params.token_events == 1,
         top_logprobs: params.top_logprobs as usize,
-        copy_match: copy_match as usize,
+        ..GenerateOptions::new(sampling(params, defaults)?)
     })
 }
 
@@ -313,7 +308,7 @@ mod tests {
     fn untouched_params_are_the_checkpoints_own() {
         let options = changed(|_| ()).unwrap();
         assert_eq!(options.sampling, DEFAULTS);
-        assert_eq!((options.max_tokens, options.token_events, options.copy_match), (None, false, 8));
+        assert_eq!((options.max_tokens, options.token_events), (None, false));
     }
 
     #[test]
@@ -352,6 +347,7 @@ mod tests {
         refused(|p| p.repetition_penalty = -1.0, "repetition_penalty");
         refused(|p| p.presence_penalty = f32::NEG_INFINITY, "presence_penalty");
         refused(|p| p.penalty_reach = i32::MIN, "penalty_reach");
+        refused(|p| p.copy_match = -2, "copy_match");
         refused(|p| p.top_logprobs = 65, "top_logprobs");
         refused(|p| p.token_events = 2, "token_events");
         refused(|p| p.constrain_tool_calls = 1, "constrain_tool_calls");

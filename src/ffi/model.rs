@@ -5,7 +5,7 @@ use super::guard;
 use super::handle::{self, Health, Kind};
 use super::model_info::KeptInfo;
 use super::status::{LFM3_IDLE, LFM3_MORE, LFM3_OK};
-use crate::engine::{Clock, Isa, Model, ModelOptions, Work};
+use crate::engine::{Clock, Isa, MAX_THREADS, Model, ModelOptions, Work};
 use crate::error::{Code, Error, Result};
 use std::ffi::{c_char, c_void};
 use std::path::Path;
@@ -31,10 +31,6 @@ pub const LFM3_LOG_WARNING: i32 = 2;
 /// What was opened, and how.
 pub const LFM3_LOG_INFO: i32 = 3;
 
-/// Most threads of a model.
-const MAX_THREADS: i32 = 256;
-/// Longest budget of a step; longer ones are cut to it.
-const MAX_BUDGET_US: u64 = 3_600_000_000;
 /// Largest distance of local time from UTC.
 const MAX_UTC_OFFSET_SECONDS: i32 = 86_400;
 
@@ -65,7 +61,7 @@ pub struct lfm3_model_params {
     pub isa: i32,
     /// Most positions of a stream; 0 is the checkpoint's own limit.
     pub context_limit: u64,
-    /// Most tokens of one picture; 0 is the checkpoint's own limit.
+    /// Most tokens of one picture; 0 is the checkpoint's own limit. Of no effect in this version, which has none.
     pub max_picture_tokens: u64,
     /// Most bytes of host memory for weights, pages, states and scratch together; 0 sets no limit.
     pub host_bytes: u64,
@@ -76,17 +72,19 @@ pub struct lfm3_model_params {
     /// 1 rounds unquantized matrices to 8 bits on loading: faster and smaller, a little less exact. 0 keeps them.
     pub round_to_8_bits: u32,
     /// The part of the time, 0 to 1, that running replies get while prompts are filled in. NaN is the default, 0.25.
+    /// Checked, but of no effect in this version: replies and prompts take turns.
     pub decode_share: f32,
     /// Offset of local time from UTC in seconds, for chat templates that ask for the time.
     pub utc_offset_seconds: i32,
     /// Seconds since 1970-01-01 UTC that chat templates see; -1, the default, is the system's clock.
     pub unix_seconds: i64,
-    /// Gets log lines during open and step; NULL for none. Calls of the library from inside it answer
-    /// `LFM3_ERR_REENTRANT`.
+    /// Gets log lines during open and step, until the model is freed; NULL for none. Calls of the library from inside
+    /// it answer `LFM3_ERR_REENTRANT`.
     pub log: lfm3_log_callback,
     /// Learns of progress during open, and may cancel it; NULL for none. The same holds for calls from inside it.
     pub progress: lfm3_progress_callback,
-    /// Handed to both callbacks, on whichever thread makes the call.
+    /// Handed to both callbacks, on whichever thread makes the call. With `log` it must stay valid until the model is
+    /// freed.
     pub user_data: *mut c_void,
     /// Gets the text of an error of the call these params are for, 0-terminated, cut to fit; NULL for none.
     pub error: *mut c_char,
@@ -235,7 +233,7 @@ pub unsafe extern "C" fn lfm3_model_step(model: *mut lfm3_model, budget_us: u64,
     unsafe {
         handle::call::<OpenModel>(model, |inner| {
             let report = Out::optional(report)?;
-            let stepped = inner.model.step(Duration::from_micros(budget_us.min(MAX_BUDGET_US)));
+            let stepped = inner.model.step(Duration::from_micros(budget_us));
             let (work, done) = stepped.inspect_err(|error| inner.log_step_error(error))?;
             if let Some(report) = report {
                 report.write(lfm3_step_report {
@@ -335,7 +333,7 @@ pub(super) fn options(params: &lfm3_model_params) -> Result<ModelOptions> {
     if params.device < LFM3_DEVICE_BEST {
         return Err(invalid(format!("device is {}; it must be -1 or more", params.device)));
     }
-    if !(0..=MAX_THREADS).contains(&params.threads) {
+    if !(0..=MAX_THREADS as i32).contains(&params.threads) {
         return Err(invalid(format!("threads is {}; it must be 0 to {MAX_THREADS}", params.threads)));
     }
     if params.kv_type != LFM3_KV_F16 {

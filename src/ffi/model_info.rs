@@ -71,9 +71,9 @@ pub struct lfm3_memory_report {
     pub scratch: u64,
     /// Needed while loading only, on top of the rest.
     pub loading: u64,
-    /// Each stream's constant part.
+    /// Each stream's constant part: its conv states and the pages of its sliding windows.
     pub stream: u64,
-    /// Each 1,000 tokens of a stream's context.
+    /// Each 1,000 tokens of a stream's context. Snapshots to rewind to come on top, where `host_bytes` leaves room.
     pub per_1000_tokens: u64,
     /// The checkpoint's tensors on disk.
     pub file: u64,
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn lfm3_model_info(model: *const lfm3_model, info: *mut lf
 
 /// Predicts what a model will need, reading headers only: nothing is loaded.
 ///
-/// - `path`, `path_len`, `params`: as for `lfm3_model_open`. `report`: gets the bytes.
+/// - `path`, `path_len`, `params`: as for `lfm3_model_open`. `memory`: gets the bytes.
 /// - Returns: `LFM3_OK`, or the error `lfm3_model_open` would give for the headers, its text in `params->error`.
 /// - Numbers: within 5 % of what is held after loading.
 /// - Threads: any, any time. Since 0.1.
@@ -113,17 +113,17 @@ pub unsafe extern "C" fn lfm3_model_memory(
     path: *const c_char,
     path_len: usize,
     params: *const lfm3_model_params,
-    report: *mut lfm3_memory_report,
+    memory: *mut lfm3_memory_report,
 ) -> i32 {
     guard::status(|| {
         // SAFETY: the host promises structs of the sizes they state, and the texts it points to.
         unsafe {
             let params = args::read(params, lfm3_model_params::default())?;
             args::explain((params.error, params.error_size), || {
-                let report = Out::required(report)?;
+                let memory = Out::required(memory)?;
                 let path = args::text(path, path_len, "the path")?;
                 let bytes = Model::memory(Path::new(path), &model::options(&params)?)?;
-                report.write(lfm3_memory_report {
+                memory.write(lfm3_memory_report {
                     struct_size: 0,
                     reserved: 0,
                     weights: bytes.weights,

@@ -39,10 +39,10 @@ pub unsafe extern "C" fn lfm3_stream_tokens(
     unsafe { call(stream, |stream| args::fill(&stream.tokens()?, out, capacity, needed)) }
 }
 
-/// Drops everything from position `length` on, with queued input, waiting events and a running reply.
+/// Drops everything from position `length` on, queued input too. Events that wait stay.
 ///
 /// - `length`: at most the stream's. What is kept is not computed again, but for the rows behind the last snapshot.
-/// - Returns: `LFM3_OK` or `LFM3_ERR_INVALID_ARGUMENT`.
+/// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` past the stream's end; `LFM3_ERR_STATE` while a reply runs.
 /// - Numbers: going on from there gives the same bits as a fresh stream would.
 /// - Threads: one a stream at a time, also beside a step. Since 0.1.
 #[unsafe(no_mangle)]

@@ -5,6 +5,7 @@ use super::files::{ByTensor, format_error, read_file, read_optional_text, shown}
 use super::header::{MAX_HEADER_BYTES, TensorFile};
 use super::tensors::is_vision;
 use crate::error::{Code, Error, Result};
+use crate::text::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES};
 use safetensors::tensor::TensorInfo;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// Most bytes of config.json and of generation_config.json.
 pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
-/// Most bytes of tokenizer.json.
-pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
 /// Most bytes of tokenizer_config.json.
 pub const MAX_TOKENIZER_CONFIG_BYTES: u64 = 8 << 20;
-/// Most bytes of chat_template.jinja.
-pub const MAX_TEMPLATE_BYTES: u64 = 1 << 20;
 /// Most files a checkpoint's tensors are spread over.
 pub const MAX_SHARDS: usize = 256;
 
@@ -75,9 +72,9 @@ impl Checkpoint {
             Some(json) => GenerationDefaults::parse(&file, json.as_bytes(), config.text.vocab_size)?,
             None => GenerationDefaults::default(),
         };
-        let tokenizer_json = read_file(&path.join("tokenizer.json"), MAX_TOKENIZER_BYTES)?;
+        let tokenizer_json = read_file(&path.join("tokenizer.json"), MAX_TOKENIZER_BYTES as u64)?;
         let tokenizer_config = read_optional_text(&path.join("tokenizer_config.json"), MAX_TOKENIZER_CONFIG_BYTES)?;
-        let chat_template = read_optional_text(&path.join("chat_template.jinja"), MAX_TEMPLATE_BYTES)?;
+        let chat_template = read_optional_text(&path.join("chat_template.jinja"), MAX_TEMPLATE_BYTES as u64)?;
         let (files, entries) = open_tensors(path)?;
         config.has_vision &= entries.keys().any(|name| is_vision(name));
         Ok(Checkpoint {

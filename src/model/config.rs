@@ -6,10 +6,9 @@
 use super::files::{Fields, parse_object};
 use super::quantization::Quantization;
 use crate::error::Result;
+use crate::text::MAX_VOCAB;
 use serde_json::Value;
 
-/// Most tokens of a vocabulary.
-pub const MAX_VOCAB: usize = 1 << 20;
 /// Widest hidden row.
 pub const MAX_HIDDEN: usize = 1 << 16;
 /// Widest feed-forward.

@@ -57,11 +57,6 @@ impl Scheduler {
         self.backend.slice_times()
     }
 
-    /// Whether a round is in flight.
-    pub fn in_round(&self) -> bool {
-        self.round.is_some()
-    }
-
     /// Works until `deadline`; always does one slice where there is one to do. True when work is left.
     pub fn step(&mut self, streams: &[Arc<Stream>], deadline: Instant) -> Result<bool> {
         let mut first = true;

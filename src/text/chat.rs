@@ -4,10 +4,8 @@
 //! the chat, is put inside whatever could be part of one; after rendering, only spellings without a mark are control
 //! tokens, and the marks are taken out again.
 
-use crate::engine::Clock;
 use crate::error::{Code, Error, Result};
-use crate::text::reply::{REASONING_CLOSE, REASONING_OPEN};
-use crate::text::{ChatTemplate, Tokenizer};
+use crate::text::{ChatTemplate, Clock, Tokenizer};
 use serde_json::{Map, Value};
 
 /// Longest chat JSON, in bytes.
@@ -30,8 +28,6 @@ pub struct Prompt {
     pub text: String,
     /// The same as tokens.
     pub tokens: Vec<u32>,
-    /// Whether it ends inside a `<think>` block that the template opened for the reply.
-    pub reasoning_open: bool,
 }
 
 fn invalid(what: impl Into<String>) -> Error {
@@ -62,14 +58,12 @@ fn render_parsed(
     let mark = MARKS.into_iter().find(|&mark| !template.contains(mark) && !chat.values().any(|v| contains(v, mark)));
     let mark = mark.ok_or_else(|| invalid("the chat uses all of U+FDD0 to U+FDEF; leave one out"))?;
     Guard::new(tokenizer, mark).chat(&mut chat);
-    let to_reply = chat["add_generation_prompt"] == Value::Bool(true);
     let marked = template.render(&chat, Some(mark), clock).map_err(|mut error| {
         error.message = error.message.replace(mark, "");
         error
     })?;
     let tokens = tokens_of(&marked, mark, tokenizer)?;
-    let reasoning_open = to_reply && ends_in_reasoning(&marked, tokenizer);
-    Ok(Prompt { text: marked.replace(mark, ""), tokens, reasoning_open })
+    Ok(Prompt { text: marked.replace(mark, ""), tokens })
 }
 
 /// Tokens of a rendered chat: control tokens where nothing is marked, and ordinary runs between them.
@@ -89,14 +83,6 @@ fn tokens_of(marked: &str, mark: char, tokenizer: &Tokenizer) -> Result<Vec<u32>
     }
     tokenizer.encode_plain(&marked[run_start..].replace(mark, ""), &mut tokens)?;
     Ok(tokens)
-}
-
-/// Whether nothing but ordinary text follows the last `<think>`.
-fn ends_in_reasoning(marked: &str, tokenizer: &Tokenizer) -> bool {
-    marked.rfind(REASONING_OPEN).is_some_and(|open| {
-        let after = &marked[open + REASONING_OPEN.len()..];
-        !after.contains(REASONING_CLOSE) && tokenizer.find_control(after).is_none()
-    })
 }
 
 /// Puts marks into the texts of a chat.

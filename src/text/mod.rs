@@ -6,6 +6,6 @@ mod template;
 mod tokenizer;
 
 pub use chat::{Prompt, render, render_with_media};
-pub use reply::{MAX_STOP_BYTES, MAX_STOPS, Piece, REASONING_CLOSE, REASONING_OPEN, ReplyFilter, check_stop};
-pub use template::{ChatTemplate, SpecialTokens, choose_template, special_tokens};
-pub use tokenizer::{Tokenizer, detokenize};
+pub use reply::{MAX_STOP_BYTES, MAX_STOPS, Piece, ReplyFilter, check_stop, reasoning_open};
+pub use template::{ChatTemplate, Clock, MAX_TEMPLATE_BYTES, SpecialTokens, choose_template, special_tokens};
+pub use tokenizer::{MAX_TOKENIZER_BYTES, MAX_VOCAB, Tokenizer};

@@ -3,17 +3,29 @@
 //! Three steps, each of which may keep a little back until it knows more: bytes to characters, tags out of characters,
 //! stop strings over what is left.
 
+use super::Tokenizer;
 use crate::error::{Code, Error, Result};
 use std::collections::VecDeque;
 
 /// Opens a block of thinking.
-pub const REASONING_OPEN: &str = "<think>";
+const REASONING_OPEN: &str = "<think>";
 /// Closes it.
-pub const REASONING_CLOSE: &str = "</think>";
+const REASONING_CLOSE: &str = "</think>";
 /// Most stop strings.
 pub const MAX_STOPS: usize = 64;
 /// Longest stop string, in bytes.
 pub const MAX_STOP_BYTES: usize = 1024;
+
+/// Whether a reply behind `tokens` begins inside a block of thinking: one was opened and not closed since the last of
+/// `eos`, the tokens that end a turn.
+pub fn reasoning_open(tokens: &[u32], tokenizer: &Tokenizer, eos: &[u32]) -> bool {
+    let start = tokens.iter().rposition(|id| eos.contains(id)).map_or(0, |i| i + 1);
+    let last = |tag: &str| {
+        let id = tokenizer.id_of(tag)?;
+        tokens[start..].iter().rposition(|token| *token == id)
+    };
+    last(REASONING_OPEN).is_some_and(|opened| last(REASONING_CLOSE).is_none_or(|closed| closed < opened))
+}
 
 /// A part of a reply; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Largest tokenizer.json, in bytes.
-const MAX_TOKENIZER_BYTES: usize = 64 << 20;
+pub const MAX_TOKENIZER_BYTES: usize = 64 << 20;
 /// Token ids are below this.
-const MAX_VOCAB: usize = 1 << 20;
+pub const MAX_VOCAB: usize = 1 << 20;
 /// Most control tokens.
 const MAX_CONTROL_TOKENS: usize = 1 << 16;
 /// Longest spelling of a control token, in bytes.
@@ -205,20 +205,15 @@ impl Tokenizer {
 
     /// Bytes of the tokens' text, not always whole UTF-8. Fails with `InvalidArgument` on an id without a token.
     pub fn decode(&self, tokens: &[u32]) -> Result<Vec<u8>> {
-        detokenize(tokens, |id| self.token_bytes(id))
+        let mut bytes = Vec::new();
+        for (place, &id) in tokens.iter().enumerate() {
+            let token = self.token_bytes(id).ok_or_else(|| {
+                Error::new(Code::InvalidArgument, format!("tokens[{place}]: the tokenizer has no token {id}"))
+            })?;
+            bytes.extend_from_slice(token);
+        }
+        Ok(bytes)
     }
-}
-
-/// Joins the bytes of `tokens`, as `token_bytes` gives them. Fails with `InvalidArgument` on an id it does not know.
-pub fn detokenize<'a>(tokens: &[u32], token_bytes: impl Fn(u32) -> Option<&'a [u8]>) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for (place, &id) in tokens.iter().enumerate() {
-        let token = token_bytes(id).ok_or_else(|| {
-            Error::new(Code::InvalidArgument, format!("tokens[{place}]: the tokenizer has no token {id}"))
-        })?;
-        bytes.extend_from_slice(token);
-    }
-    Ok(bytes)
 }
 
 /// Refuses, by name, whatever is not byte-level BPE.

@@ -1,6 +1,6 @@
 //! What the measuring programs share: opening a model, filling in a prompt, making a reply.
 
-use lfm3::engine::{Clock, Model, ModelOptions};
+use lfm3::engine::{Model, ModelOptions};
 use lfm3::error::Result;
 use lfm3::sampler::Sampling;
 use lfm3::stream::{Event, GenerateOptions, Next, Stream, StreamOptions};
@@ -19,7 +19,7 @@ pub fn option(args: &[String], name: &str) -> Option<usize> {
 
 /// How the programs open a model.
 pub fn options(threads: usize, round_to_8_bits: bool) -> ModelOptions {
-    ModelOptions { threads, isa: None, round_to_8_bits, context_limit: None, host_bytes: None, clock: Clock::default() }
+    ModelOptions { threads, round_to_8_bits, ..ModelOptions::default() }
 }
 
 /// Opens without progress.
@@ -43,24 +43,7 @@ pub fn tokens(model: &Model, count: usize) -> Vec<u32> {
 
 /// A greedy reply of `count` tokens.
 pub fn greedy(count: usize) -> GenerateOptions {
-    GenerateOptions {
-        max_tokens: Some(count),
-        sampling: Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            penalty_reach: 0,
-            seed: 0,
-        },
-        stop_tokens: Vec::new(),
-        token_events: true,
-        top_logprobs: 0,
-        copy_match: 0,
-    }
+    GenerateOptions { max_tokens: Some(count), token_events: true, ..GenerateOptions::new(Sampling::GREEDY) }
 }
 
 /// What [`drain`] found.

@@ -43,7 +43,7 @@ pub fn library_dir() -> PathBuf {
 
 /// A folder for what the running test makes.
 pub fn scratch() -> PathBuf {
-    let test = std::thread::current().name().unwrap_or("main").to_owned();
+    let test = std::thread::current().name().unwrap_or("main").replace("::", "-");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     std::fs::create_dir_all(&folder).unwrap();
     folder

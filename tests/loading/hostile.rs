@@ -2,7 +2,8 @@
 
 use crate::mock::{bind, load};
 use crate::released::demo;
-use crate::writer::{self, Folder, Kind, Random};
+use crate::rng::Rng;
+use crate::writer::{self, Folder, Kind};
 use lfm3::error::Code;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -125,7 +126,7 @@ fn flip(path: &Path, at: u64, bit: usize) {
 #[test]
 fn flipped_bits_give_a_result() {
     let folder = copy_of(&demo());
-    let mut random = Random(11);
+    let mut rng = Rng(11);
     for name in READ {
         let path = folder.file(name);
         let length = match name {
@@ -133,7 +134,7 @@ fn flipped_bits_give_a_result() {
             _ => path.metadata().unwrap().len(),
         };
         for _ in 0..FLIPS {
-            let (at, bit) = (random.below(length as usize) as u64, random.below(8));
+            let (at, bit) = (rng.below(length as usize) as u64, rng.below(8));
             flip(&path, at, bit);
             bounded(&folder.0, || bind(&folder.0)).ok();
             flip(&path, at, bit);
@@ -149,10 +150,10 @@ fn flipped_bits_in_tensors_give_values_or_a_numeric_error() {
     let path = folder.file("model.safetensors");
     let bytes = fs::read(&path).unwrap();
     let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap());
-    let mut random = Random(12);
+    let mut rng = Rng(12);
     let mut numeric = 0;
     for _ in 0..FLIPS {
-        let (at, bit) = (start + random.below(bytes.len() - start as usize) as u64, random.below(8));
+        let (at, bit) = (start + rng.below(bytes.len() - start as usize) as u64, rng.below(8));
         flip(&path, at, bit);
         let error = load(&folder.0).err();
         assert!(error.as_ref().is_none_or(|e| e.code == Code::Numeric), "{error:?}");
@@ -165,7 +166,7 @@ fn flipped_bits_in_tensors_give_values_or_a_numeric_error() {
 #[test]
 fn random_headers_give_a_result() {
     let folder = writer::write_kind(&Kind::default());
-    let mut random = Random(13);
+    let mut rng = Rng(13);
     // Pieces of a header in random order reach deeper than random bytes.
     let pieces = [
         "{",
@@ -190,7 +191,7 @@ fn random_headers_give_a_result() {
         "{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}",
     ];
     for _ in 0..2000 {
-        let header: String = (0..random.below(30)).map(|_| pieces[random.below(pieces.len())]).collect();
+        let header: String = (0..rng.below(30)).map(|_| pieces[rng.below(pieces.len())]).collect();
         let path = folder.file("model.safetensors");
         // Some file systems wait for the disk when a file is truncated and written anew.
         fs::remove_file(&path).unwrap();

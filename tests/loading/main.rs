@@ -7,6 +7,8 @@ mod hostile;
 mod mock;
 mod refused;
 mod released;
+#[path = "../common/rng.rs"]
+mod rng;
 mod shards;
 mod values;
 mod writer;

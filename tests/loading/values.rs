@@ -1,7 +1,8 @@
 //! The bytes read are the values written.
 
 use crate::mock::{load, values};
-use crate::writer::{self, FFN, HIDDEN, Kind, Random, Raw};
+use crate::rng::Rng;
+use crate::writer::{self, FFN, HIDDEN, Kind, Raw};
 use lfm3::backend::{Band, WeightSource};
 use lfm3::error::Code;
 use lfm3::model::checkpoint::Checkpoint;
@@ -45,7 +46,7 @@ fn bands_dequantize_to_the_values_written() {
 #[test]
 fn dense_values_are_those_written() {
     for dtype in ["BF16", "F16", "F32"] {
-        let (bytes, expected) = writer::floats(&mut Random(5), dtype, HIDDEN * 7);
+        let (bytes, expected) = writer::floats(&mut Rng(5), dtype, HIDDEN * 7);
         let mut tensors = writer::tensors(&Kind { dtype, ..Kind::default() });
         tensors.iter_mut().find(|t| t.name.ends_with("conv.conv.weight")).unwrap().bytes = bytes;
         let folder = writer::write(&writer::config(&Kind::default()), &tensors);

@@ -1,5 +1,6 @@
 //! Writes tiny synthetic checkpoints into folders that go away with their guard.
 
+use crate::rng::Rng;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,27 +37,6 @@ impl Drop for Folder {
     }
 }
 
-/// xorshift64*: numbers for tests.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() >> 11) as usize % n
-    }
-
-    /// From -1 to 1, never 0.
-    pub fn float(&mut self) -> f32 {
-        (self.below(2000) as f32 + 0.5) / 1000.0 - 1.0
-    }
-}
-
 /// A tensor to write.
 #[derive(Clone, Debug)]
 pub struct Raw {
@@ -67,10 +47,10 @@ pub struct Raw {
 }
 
 /// `count` random values of a float type, with their exact float32 values.
-pub fn floats(random: &mut Random, dtype: &str, count: usize) -> (Vec<u8>, Vec<f32>) {
+pub fn floats(rng: &mut Rng, dtype: &str, count: usize) -> (Vec<u8>, Vec<f32>) {
     let (mut bytes, mut values) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        let x = random.float();
+        let x = rng.unit();
         match dtype {
             "BF16" => {
                 let x = half::bf16::from_f32(x);
@@ -92,7 +72,7 @@ pub fn floats(random: &mut Random, dtype: &str, count: usize) -> (Vec<u8>, Vec<f
 }
 
 pub fn dense(name: &str, dtype: &'static str, shape: &[usize]) -> Raw {
-    let (bytes, _) = floats(&mut Random(name.len() as u64 + 1), dtype, shape.iter().product());
+    let (bytes, _) = floats(&mut Rng(name.len() as u64 + 1), dtype, shape.iter().product());
     Raw { name: name.into(), dtype, shape: shape.to_vec(), bytes }
 }
 
@@ -106,10 +86,10 @@ pub fn quantized(
     scales: &'static str,
 ) -> (Vec<Raw>, Vec<f32>) {
     let stem = name.strip_suffix(".weight").unwrap();
-    let mut random = Random(bits as u64 * 1000 + group as u64 + name.len() as u64);
-    let q: Vec<u32> = (0..n * k).map(|_| random.below(1 << bits) as u32).collect();
-    let (scale_bytes, scale) = floats(&mut random, scales, n * k / group);
-    let (bias_bytes, bias) = floats(&mut random, scales, n * k / group);
+    let mut rng = Rng(bits as u64 * 1000 + group as u64 + name.len() as u64);
+    let q: Vec<u32> = (0..n * k).map(|_| rng.below(1 << bits) as u32).collect();
+    let (scale_bytes, scale) = floats(&mut rng, scales, n * k / group);
+    let (bias_bytes, bias) = floats(&mut rng, scales, n * k / group);
     let mut words = Vec::new();
     for row in q.chunks(k) {
         let (mut held, mut filled) = (0u64, 0);

@@ -1,29 +1,16 @@
 //! A demo model, and a host's loop around it.
 
+#[path = "../common/rng.rs"]
+mod rng;
+
+pub use rng::Rng;
+
 use lfm3::engine::{Model, ModelOptions, Work};
 use lfm3::sampler::Sampling;
 use lfm3::stream::{DoneReason, Event, GenerateOptions, Next, Stream, StreamOptions, StreamStats};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A small generator for test choices (SplitMix64).
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From `low` to `high`, both included.
-    pub fn range(&mut self, low: usize, high: usize) -> usize {
-        low + (self.next() % (high - low + 1) as u64) as usize
-    }
-}
 
 pub fn demo_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/demo-model")
@@ -42,25 +29,7 @@ pub fn stream(model: &Arc<Model>) -> Arc<Stream> {
 }
 
 pub fn greedy() -> GenerateOptions {
-    let sampling = Sampling {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        penalty_reach: u32::MAX,
-        seed: 0,
-    };
-    GenerateOptions {
-        max_tokens: Some(64),
-        sampling,
-        stop_tokens: Vec::new(),
-        token_events: false,
-        top_logprobs: 0,
-        copy_match: 0,
-    }
+    GenerateOptions { max_tokens: Some(64), ..GenerateOptions::new(Sampling::GREEDY) }
 }
 
 pub fn sampled(seed: u64) -> GenerateOptions {

@@ -1,10 +1,11 @@
 //! Chats to prompts: the oracle's ids, control tokens only from the template, and errors that name the place.
 
-use super::support::{Random, checkpoint_file, demo_tokenizer, shared};
+use super::rng::Rng;
+use super::support::{demo_tokenizer, shared};
 use lfm3::engine::Clock;
 use lfm3::error::{Code, Result};
 use lfm3::text::{ChatTemplate, Prompt, SpecialTokens, Tokenizer, choose_template, special_tokens};
-use lfm3::text::{render, render_with_media};
+use lfm3::text::{reasoning_open, render, render_with_media};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -16,7 +17,7 @@ fn template_of(folder: &Path) -> ChatTemplate {
 }
 
 fn demo_template() -> ChatTemplate {
-    template_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/text"))
+    template_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/demo-model"))
 }
 
 fn demo(chat: &Value) -> Result<Prompt> {
@@ -30,6 +31,11 @@ fn with_template(source: &str, chat: &Value) -> Result<Prompt> {
 
 fn user(content: impl Into<Value>) -> Value {
     json!({"messages": [{"role": "user", "content": content.into()}], "enable_thinking": false})
+}
+
+/// Whether a reply to `prompt` begins inside a block of thinking.
+fn is_open(prompt: &Prompt, tokenizer: &Tokenizer) -> bool {
+    reasoning_open(&prompt.tokens, tokenizer, &[tokenizer.id_of("<|im_end|>").unwrap()])
 }
 
 /// Renders an oracle case; picture placeholders are brought to the number the oracle has.
@@ -51,13 +57,13 @@ fn check_case(case: &Value, template: &ChatTemplate, tokenizer: &Tokenizer, plac
     once.dedup_by(|a, b| *a == image && *b == image);
     assert_eq!(prompt.tokens, once, "{place}");
     assert_eq!(prompt.text.as_bytes(), tokenizer.decode(&once).unwrap(), "{place}");
-    assert_eq!(prompt.reasoning_open, case["thinking"] == true, "{place}");
+    assert_eq!(is_open(&prompt, tokenizer), case["thinking"] == true, "{place}");
     picture
 }
 
 #[test]
 fn prompts_equal_the_oracle() {
-    let cases: Vec<Value> = serde_json::from_slice(&checkpoint_file("cases.json")).unwrap();
+    let cases: Vec<Value> = serde_json::from_str(include_str!("../data/text/cases.json")).unwrap();
     let pictures = cases.iter().filter(|case| check_case(case, &demo_template(), demo_tokenizer(), "cases.json"));
     assert!((1..cases.len()).contains(&pictures.count()));
 }
@@ -163,11 +169,11 @@ fn a_spelling_the_template_completes_stays_text() {
 #[test]
 fn guarded_text_is_tokenized_as_any_other() {
     let tokenizer = demo_tokenizer();
-    let mut random = Random(3);
+    let mut rng = Rng(3);
     let parts =
         ["<", ">", "<|", "|>", "im_end", "<think>", "</", " the", "\n", "x > y", "->", "😀", "<b>", "'s", "  ", "7"];
     for _ in 0..300 {
-        let text: String = (0..1 + random.below(12)).map(|_| parts[random.below(parts.len())]).collect();
+        let text: String = (0..1 + rng.below(12)).map(|_| parts[rng.below(parts.len())]).collect();
         let mut expected = tokenizer.encode("<|im_start|>", true).unwrap();
         expected.extend(tokenizer.encode(&format!("user\n{text}"), false).unwrap());
         expected.extend(tokenizer.encode("<|im_end|>", true).unwrap());
@@ -199,7 +205,7 @@ fn a_kept_reply_tokenizes_to_what_was_generated() {
 
 #[test]
 fn reasoning_is_open_only_where_the_template_opens_it() {
-    let open = |chat: &Value| demo(chat).unwrap().reasoning_open;
+    let open = |chat: &Value| is_open(&demo(chat).unwrap(), demo_tokenizer());
     let mut chat = json!({"messages": [{"role": "user", "content": "x"}]});
     assert!(open(&chat));
     chat["enable_thinking"] = false.into();
@@ -209,10 +215,11 @@ fn reasoning_is_open_only_where_the_template_opens_it() {
     assert!(!open(&chat));
     chat["add_generation_prompt"] = false.into();
     assert!(!open(&chat));
+    let with = |source: &str, text: &str| is_open(&with_template(source, &user(text)).unwrap(), demo_tokenizer());
     let messages = "{% for m in messages %}{{ m.content }}{% endfor %}";
-    assert!(!with_template(messages, &user("<think>\n")).unwrap().reasoning_open);
-    assert!(with_template("<think>{{ '' }}\n", &user("<think>\n")).unwrap().reasoning_open);
-    assert!(!with_template("<think>\n</think>\n", &user("")).unwrap().reasoning_open);
+    assert!(!with(messages, "<think>\n"));
+    assert!(with("<think>{{ '' }}\n", "<think>\n"));
+    assert!(!with("<think>\n</think>\n", ""));
 }
 
 #[test]

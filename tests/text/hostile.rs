@@ -1,20 +1,21 @@
 //! Damaged files and chats: a result or an error, in time, and never a panic.
 
-use super::support::{Random, checkpoint_file, demo_tokenizer};
+use super::rng::Rng;
+use super::support::{checkpoint_file, demo_tokenizer};
 use lfm3::engine::Clock;
 use lfm3::text::{ChatTemplate, SpecialTokens, Tokenizer, choose_template, render, special_tokens};
 use std::time::{Duration, Instant};
 
 /// `good` cut at `cuts` places, then with one to four bytes changed, `flips` times.
 fn damaged(good: &[u8], cuts: usize, flips: usize) -> impl Iterator<Item = Vec<u8>> {
-    let mut random = Random(11);
+    let mut rng = Rng(11);
     let truncated = (0..cuts).map(move |i| good[..good.len() * i / cuts].to_vec());
     truncated.chain((0..flips).map(move |_| {
         let mut bytes = good.to_vec();
-        for _ in 0..1 + random.below(4) {
-            let place = random.below(bytes.len());
-            let values = if random.below(4) == 0 { 256 } else { 128 };
-            bytes[place] = random.below(values) as u8;
+        for _ in 0..1 + rng.below(4) {
+            let place = rng.below(bytes.len());
+            let values = if rng.below(4) == 0 { 256 } else { 128 };
+            bytes[place] = rng.below(values) as u8;
         }
         bytes
     }))

@@ -1,6 +1,6 @@
 //! Replies cut anywhere give the same pieces.
 
-use super::support::Random;
+use super::rng::Rng;
 use lfm3::text::{MAX_STOP_BYTES, MAX_STOPS, Piece, ReplyFilter};
 
 /// Characters of a reply, each with whether it is thinking, up to a stop string: worked out on the whole reply at once.
@@ -74,15 +74,14 @@ fn replies_cut_anywhere_give_the_same_pieces() {
         b"\xc3",
     ];
     let stop_parts = ["a", "ab", "aab", "b\n", "STOP", "TO", "<", "ü", "本😀", "\n\n", "Hello", " a", "\u{fffd}"];
-    let mut random = Random(7);
+    let mut rng = Rng(7);
     let mut stopped = 0;
     for round in 0..200 {
-        let reply: Vec<u8> =
-            (0..1 + random.below(24)).flat_map(|_| parts[random.below(parts.len())].to_vec()).collect();
-        let stops: Vec<String> = (0..random.below(4))
-            .map(|_| (0..1 + random.below(3)).map(|_| stop_parts[random.below(stop_parts.len())]).collect())
+        let reply: Vec<u8> = (0..1 + rng.below(24)).flat_map(|_| parts[rng.below(parts.len())].to_vec()).collect();
+        let stops: Vec<String> = (0..rng.below(4))
+            .map(|_| (0..1 + rng.below(3)).map(|_| stop_parts[rng.below(stop_parts.len())]).collect())
             .collect();
-        let open = random.below(2) == 1;
+        let open = rng.below(2) == 1;
         let expected = naive(&reply, &stops, open);
         stopped += expected.1.is_some() as usize;
         let case = format!("round {round}: {:?}, stops {stops:?}", String::from_utf8_lossy(&reply));
@@ -96,7 +95,7 @@ fn replies_cut_anywhere_give_the_same_pieces() {
             let mut cuts = Vec::new();
             let mut rest = &reply[..];
             while !rest.is_empty() {
-                let (cut, after) = rest.split_at(1 + random.below(rest.len().min(6)));
+                let (cut, after) = rest.split_at(1 + rng.below(rest.len().min(6)));
                 cuts.push(cut);
                 rest = after;
             }

@@ -11,7 +11,7 @@ const CLASSES: usize = 8;
 /// Part of the old estimate that a new measurement leaves.
 const KEEP: f64 = 0.75;
 /// A measurement counts for at most this times the estimate: threads are interrupted now and then.
-const JUMP_MAX: f64 = 4.0;
+const MAX_JUMP: f64 = 4.0;
 
 /// Kinds of step that cost alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Costs {
     pub fn learn(&mut self, kind: Kind, rows: usize, work: f64, wall: Duration) {
         self.worst = self.worst.max(wall);
         let cost = &mut self.ns[kind as usize][class(rows)];
-        let seen = (wall.as_nanos() as f64 / work.max(1.0)).min(*cost * JUMP_MAX);
+        let seen = (wall.as_nanos() as f64 / work.max(1.0)).min(*cost * MAX_JUMP);
         *cost = *cost * KEEP + seen * (1.0 - KEEP);
     }
 

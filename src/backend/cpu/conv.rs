@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Most taps.
-pub const TAPS_MAX: usize = 32;
+pub const MAX_TAPS: usize = 32;
 /// Channels of a unit of work.
 pub const BLOCK_CHANNELS: usize = 128;
 
@@ -94,7 +94,7 @@ impl Convolution<'_> {
         let (width, columns) = (self.shape.width, self.shape.taps - 1);
         let state = &self.states[&lane.slot.0][self.state_start..][..columns * width];
         let first = |row: usize| (lane.first_row + row) * width + channels.start;
-        let mut history: [&[f32]; TAPS_MAX] = [&[]; TAPS_MAX];
+        let mut history: [&[f32]; MAX_TAPS] = [&[]; MAX_TAPS];
         for (j, column) in history[..columns].iter_mut().enumerate() {
             *column = match (row + j).checked_sub(columns) {
                 // SAFETY: a block of channels is one unit, done by one thread; this row's own part is another.

@@ -24,7 +24,7 @@ mod simd;
 
 pub use fpenv::FpGuard;
 pub use pack::packed_bytes;
-pub use pool::THREADS_MAX;
+pub use pool::MAX_THREADS;
 
 use crate::backend::{Backend, ConvState, Limit, PageId, Progress, Round, SliceTimes, Slot, WeightSource};
 use crate::error::{Code, Error, Result};
@@ -80,7 +80,7 @@ impl Isa {
 /// How to make a [`CpuBackend`].
 #[derive(Clone, Debug)]
 pub struct CpuOptions {
-    /// Threads that compute, the calling one included; 1 to [`THREADS_MAX`].
+    /// Threads that compute, the calling one included; 1 to [`MAX_THREADS`].
     pub threads: usize,
     /// Forces an instruction set; `None` takes the best.
     pub isa: Option<Isa>,
@@ -145,11 +145,6 @@ impl CpuBackend {
         let runner = Runner::new(plan, isa, Pool::new(options.threads)?);
         let costs = Costs::default();
         Ok(CpuBackend { phases, runner, options: options.clone(), cursor: Cursor::default(), costs, next_ns: 0.0 })
-    }
-
-    /// The instruction set in use.
-    pub fn isa(&self) -> Isa {
-        self.runner.isa
     }
 
     /// Bytes held by weights loaded so far, buffers and scratch.

@@ -12,7 +12,7 @@ use crate::plan::AttentionShape;
 /// Positions of a key tile.
 pub const KEY_TILE: usize = 16;
 /// Page numbers are below this.
-const PAGES_MAX: usize = 1 << 24;
+const MAX_PAGES: usize = 1 << 24;
 
 /// Values of a page.
 pub fn page_len(shape: &AttentionShape) -> usize {
@@ -29,8 +29,8 @@ impl Pages {
     /// Makes sure the page exists with room for `shape`, zeroed if new.
     pub fn ensure(&mut self, id: PageId, shape: &AttentionShape) -> Result<()> {
         let (index, len) = (id.0 as usize, page_len(shape));
-        if index >= PAGES_MAX {
-            return Err(Error::new(Code::Limit, format!("page {index}: page numbers end at {PAGES_MAX}")));
+        if index >= MAX_PAGES {
+            return Err(Error::new(Code::Limit, format!("page {index}: page numbers end at {MAX_PAGES}")));
         }
         if index >= self.table.len() {
             self.table.resize_with(index + 1, || None);
@@ -60,7 +60,7 @@ impl Pages {
     pub fn copy(&mut self, from: PageId, to: PageId) {
         let page = self.table.get(from.0 as usize).cloned().flatten();
         let to = to.0 as usize;
-        if to < PAGES_MAX {
+        if to < MAX_PAGES {
             if to >= self.table.len() {
                 self.table.resize_with(to + 1, || None);
             }

@@ -1,12 +1,12 @@
 //! The plan compiled for this backend: ops in order, matmuls of the same input taken together.
 
-use super::conv::TAPS_MAX;
-use super::rope::PAIRS_MAX;
+use super::conv::MAX_TAPS;
+use super::rope::MAX_PAIRS;
 use crate::error::{Code, Error, Result};
 use crate::plan::{AttentionId, BufferId, ConvId, Op, Plan, RowSet, WeightId};
 
 /// Values of a row, at most; keeps sizes of scratch far from overflow.
-const WIDTH_MAX: usize = 1 << 24;
+const MAX_WIDTH: usize = 1 << 24;
 
 /// A step and the plan's op it begins with.
 #[derive(Clone, Debug)]
@@ -66,10 +66,10 @@ pub enum Step {
 /// Compiles `plan` after checking that its widths fit together.
 pub fn compile(plan: &Plan) -> Result<Vec<Phase>> {
     let mut phases: Vec<Phase> = Vec::new();
-    let sizes_fit = plan.buffers.iter().all(|b| (1..=WIDTH_MAX).contains(&b.width))
-        && plan.weights.iter().all(|w| (1..=WIDTH_MAX).contains(&w.rows) && (1..=WIDTH_MAX).contains(&w.cols));
+    let sizes_fit = plan.buffers.iter().all(|b| (1..=MAX_WIDTH).contains(&b.width))
+        && plan.weights.iter().all(|w| (1..=MAX_WIDTH).contains(&w.rows) && (1..=MAX_WIDTH).contains(&w.cols));
     if !sizes_fit {
-        return Err(Error::new(Code::Unsupported, format!("a buffer or weight is empty or wider than {WIDTH_MAX}")));
+        return Err(Error::new(Code::Unsupported, format!("a buffer or weight is empty or wider than {MAX_WIDTH}")));
     }
     for (op, what) in plan.ops.iter().enumerate() {
         if !fits(plan, what) {
@@ -134,7 +134,7 @@ fn fits(plan: &Plan, op: &Op) -> bool {
         Op::HeadNorm { x, weight: w } => width(x).is_multiple_of(weight(w).0) && weight(w).1 == 1,
         Op::Rope { x, rope } => {
             let pairs = plan.ropes[rope].len();
-            (1..=PAIRS_MAX).contains(&pairs) && width(x).is_multiple_of(2 * pairs)
+            (1..=MAX_PAIRS).contains(&pairs) && width(x).is_multiple_of(2 * pairs)
         }
         Op::StoreKv { k, v, layer } => {
             let shape = plan.attentions[layer.0];
@@ -152,7 +152,7 @@ fn fits(plan: &Plan, op: &Op) -> bool {
             let fit = weight(taps) == (shape.width, shape.taps) && vector(bias, shape.width);
             let rows = set(bcx) == RowSet::All && set(out) == RowSet::All && bcx != out;
             fit && rows
-                && (1..=TAPS_MAX).contains(&shape.taps)
+                && (1..=MAX_TAPS).contains(&shape.taps)
                 && width(bcx) == 3 * shape.width
                 && width(out) == shape.width
         }

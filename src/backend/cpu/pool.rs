@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 /// Most threads a pool may have, the caller included.
-pub const THREADS_MAX: usize = 256;
+pub const MAX_THREADS: usize = 256;
 /// Bytes of a worker's stack; given, so that the standard library asks no environment variable.
 const STACK_BYTES: usize = 1 << 20;
 /// Turns of the spinning wait before a thread sleeps; some tens of microseconds.
@@ -65,8 +65,8 @@ pub struct Pool {
 impl Pool {
     /// Starts the workers. `threads` counts the caller.
     pub fn new(threads: usize) -> Result<Pool> {
-        if threads == 0 || threads > THREADS_MAX {
-            let message = format!("threads is {threads}; it must be 1 to {THREADS_MAX}");
+        if threads == 0 || threads > MAX_THREADS {
+            let message = format!("threads is {threads}; it must be 1 to {MAX_THREADS}");
             return Err(Error::new(Code::InvalidArgument, message));
         }
         let mut pool = Pool { board: Arc::default(), workers: Vec::new() };
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn thread_counts_out_of_range_are_refused() {
         assert_eq!(Pool::new(0).err().unwrap().code, Code::InvalidArgument);
-        assert_eq!(Pool::new(THREADS_MAX + 1).err().unwrap().code, Code::InvalidArgument);
+        assert_eq!(Pool::new(MAX_THREADS + 1).err().unwrap().code, Code::InvalidArgument);
         assert_eq!(Pool::new(1).unwrap().workers.len(), 0);
     }
 }

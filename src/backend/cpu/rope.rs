@@ -4,7 +4,7 @@ use super::simd::kernel;
 use crate::math;
 
 /// Largest `head_dim / 2`.
-pub const PAIRS_MAX: usize = 256;
+pub const MAX_PAIRS: usize = 256;
 
 kernel! {
     /// Turns every head of `x`, in place; pairs of inverse frequency 0 stay as they are.
@@ -14,7 +14,7 @@ kernel! {
 #[inline(always)]
 fn turn(x: &mut [f32], inverse: &[f32], position: u32) {
     let pairs = inverse.len();
-    let (mut sines, mut cosines) = ([0.0_f32; PAIRS_MAX], [0.0_f32; PAIRS_MAX]);
+    let (mut sines, mut cosines) = ([0.0_f32; MAX_PAIRS], [0.0_f32; MAX_PAIRS]);
     // Trailing zeros are where the proportional layout ends.
     let turning = inverse.iter().rposition(|f| *f != 0.0).map_or(0, |last| last + 1);
     for i in 0..turning {

@@ -1,8 +1,16 @@
 //! `strftime` for the proleptic Gregorian calendar, C locale.
 
-use crate::engine::Clock;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The clock a chat template may ask for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// Seconds since 1970-01-01 UTC; `None` reads the system's clock.
+    pub unix_seconds: Option<i64>,
+    /// Offset of the host's local time from UTC, in seconds.
+    pub utc_offset_seconds: i32,
+}
 
 /// Longest format string, in bytes.
 const MAX_FORMAT_BYTES: usize = 256;

@@ -1,9 +1,9 @@
 //! The filters, tests and functions a chat template may use.
 
 use super::budget::Budget;
+use super::date::Clock;
 use super::python::{self, JsonStyle, Text, text_of};
 use super::{bounded, date, methods, ops};
-use crate::engine::Clock;
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters, functions, tests};
 use std::sync::Arc;

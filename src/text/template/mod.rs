@@ -8,7 +8,8 @@ mod methods;
 mod ops;
 mod python;
 
-use crate::engine::Clock;
+pub use date::Clock;
+
 use crate::error::{Code, Error, Result};
 use budget::Budget;
 use minijinja::machinery::{CodeGenerator, Token, Vm, WhitespaceConfig, ast, make_string_output, parse, tokenize};
@@ -18,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Longest template, in bytes.
-const MAX_TEMPLATE_BYTES: usize = 256 << 10;
+pub const MAX_TEMPLATE_BYTES: usize = 256 << 10;
 /// Most tokens of one tag: its expression may nest as deep.
 const MAX_TAG_TOKENS: usize = 2048;
 /// Most `elif` of a template: each nests in the one before.

@@ -1,122 +1,40 @@
 //! An open model: weights, backend and the streams it steps.
+//!
+//! `options` is what the host asks for, `sizes` what that takes, `info` what the model then is; `slots` are the
+//! streams' places in the backend.
 
-use crate::backend::cpu::{self, CpuBackend, CpuOptions, FpGuard};
-use crate::backend::{Encoding, Slot};
+mod info;
+mod options;
+mod sizes;
+mod slots;
+
+pub use crate::backend::cpu::{Isa, MAX_THREADS};
+pub use crate::text::Clock;
+pub use info::ModelInfo;
+pub use options::ModelOptions;
+pub use sizes::MemoryReport;
+pub use slots::{MAX_STREAMS, SlotLease};
+
+use crate::backend::cpu::{CpuBackend, FpGuard};
 use crate::error::{Code, Error, Result};
 use crate::model::checkpoint::Checkpoint;
-use crate::model::config::GenerationDefaults;
 use crate::model::forward::text_plan;
 use crate::model::load::load_weights;
-use crate::plan::{AttentionId, Plan};
 use crate::sampler::Sampling;
 use crate::scheduler::Scheduler;
-use crate::state::{ByteBudget, Context, PageArena, Reservation, Shape};
+use crate::state::{ByteBudget, Context, PageArena, Shape};
 use crate::stream::Stream;
-use crate::text::{
-    self, ChatTemplate, Prompt, REASONING_CLOSE, REASONING_OPEN, SpecialTokens, Tokenizer, choose_template,
-    special_tokens,
-};
+use crate::text::{self, ChatTemplate, Prompt, SpecialTokens, Tokenizer, choose_template, special_tokens};
 use parking_lot::Mutex;
+use sizes::Sizes;
+use slots::Slots;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Most streams of a model.
-pub const STREAM_LIMIT: usize = 1024;
-/// Most threads of a model.
-pub const THREAD_LIMIT: usize = 256;
-
-/// Which instruction set the CPU kernels use.
-pub use crate::backend::cpu::Isa;
-
-/// The clock a chat template may ask for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Clock {
-    /// Seconds since 1970-01-01 UTC; `None` reads the system's clock.
-    pub unix_seconds: Option<i64>,
-    /// Offset of the host's local time from UTC.
-    pub utc_offset_seconds: i32,
-}
-
-/// How to open a model.
-#[derive(Clone, Debug)]
-pub struct ModelOptions {
-    /// Threads that compute, the stepping thread included; 1 makes none.
-    pub threads: usize,
-    /// Forces an instruction set.
-    pub isa: Option<Isa>,
-    /// Rounds unquantized matrices to 8 bits on loading.
-    pub round_to_8_bits: bool,
-    /// Most positions of a stream; at most the checkpoint's own limit.
-    pub context_limit: Option<usize>,
-    /// Most bytes of weights, pages, states and scratch together.
-    pub host_bytes: Option<u64>,
-    /// The clock templates see.
-    pub clock: Clock,
-}
-
-impl Default for ModelOptions {
-    /// One thread, the best instruction set, the checkpoint's own limits.
-    fn default() -> Self {
-        ModelOptions {
-            threads: 1,
-            isa: None,
-            round_to_8_bits: false,
-            context_limit: None,
-            host_bytes: None,
-            clock: Clock::default(),
-        }
-    }
-}
-
-/// Bytes a model needs, before it is loaded.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MemoryReport {
-    /// Packed weights.
-    pub weights: u64,
-    /// Scratch of rounds and tokenizer, made at load.
-    pub scratch: u64,
-    /// Passing need while loading, on top of the rest.
-    pub loading: u64,
-    /// Each stream's constant part.
-    pub stream: u64,
-    /// Each 1,000 tokens of a stream's context.
-    pub per_1000_tokens: u64,
-    /// Bytes of the checkpoint's tensors.
-    pub file: u64,
-}
-
-/// What a model is.
-#[derive(Clone, Debug)]
-pub struct ModelInfo {
-    /// `model_type` of the config.
-    pub kind: String,
-    /// Tokens.
-    pub vocab_size: usize,
-    /// Most positions of a stream.
-    pub context_limit: usize,
-    /// Layers.
-    pub layers: usize,
-    /// Hidden width.
-    pub hidden: usize,
-    /// Parameters of the text model.
-    pub parameters: u64,
-    /// Bits of most weights as stored.
-    pub bits: u32,
-    /// First token of a chat.
-    pub bos: Option<u32>,
-    /// Stop tokens.
-    pub eos: Vec<u32>,
-    /// Whether the checkpoint has a vision tower.
-    pub has_vision: bool,
-    /// Bytes held by weights and scratch.
-    pub bytes: u64,
-    /// Instruction set in use.
-    pub isa: &'static str,
-    /// Threads in use.
-    pub threads: usize,
-}
+/// Longest budget of a step; longer ones are cut to it.
+const MAX_BUDGET: Duration = Duration::from_secs(3600);
 
 /// What is left to do after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,33 +82,6 @@ pub struct Model {
     poisoned: AtomicBool,
 }
 
-#[derive(Debug, Default)]
-struct Slots {
-    free: Vec<u32>,
-    made: u32,
-}
-
-/// A stream's slot in the backend until dropped.
-#[derive(Debug)]
-pub struct SlotLease {
-    slot: Slot,
-    slots: Arc<Mutex<Slots>>,
-    _bytes: Reservation,
-}
-
-impl SlotLease {
-    /// The slot.
-    pub fn slot(&self) -> Slot {
-        self.slot
-    }
-}
-
-impl Drop for SlotLease {
-    fn drop(&mut self) {
-        self.slots.lock().free.push(self.slot.0);
-    }
-}
-
 /// Marks the model when a step unwinds.
 struct PoisonOnUnwind<'a>(&'a AtomicBool);
 
@@ -205,9 +96,9 @@ impl Drop for PoisonOnUnwind<'_> {
 impl Model {
     /// Opens a checkpoint folder. `progress(done, total)` in bytes may return false to cancel.
     pub fn open(path: &Path, options: &ModelOptions, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Arc<Model>> {
-        check_options(options)?;
+        options.check()?;
         let checkpoint = Checkpoint::open(path)?;
-        let context_limit = context_limit(&checkpoint, options)?;
+        let context_limit = options.context_limit(checkpoint.config.text.max_positions)?;
         let plan = Arc::new(text_plan(&checkpoint.config.text));
         let sizes = Sizes::of(&checkpoint, &plan, options)?;
         let limit = options.host_bytes.unwrap_or(u64::MAX);
@@ -218,21 +109,21 @@ impl Model {
         }
         let tokenizer = Arc::new(Tokenizer::load(&checkpoint.tokenizer_json, "tokenizer.json")?);
         let template = load_template(&checkpoint)?;
-        let mut backend = CpuBackend::new(plan.clone(), &cpu_options(options))?;
+        let mut backend = CpuBackend::new(plan.clone(), &options.cpu())?;
         load_weights(&checkpoint, &plan, &mut backend, progress)?;
         let budget = ByteBudget::new(limit, fixed);
         let arena = PageArena::new(budget.clone(), sizes.page_bytes);
         Ok(Arc::new(Model {
-            info: model_info(&checkpoint, &sizes, options, context_limit),
-            sampling: sampling(&checkpoint.generation),
+            info: info::model_info(&checkpoint, &sizes, options, context_limit),
+            sampling: info::default_sampling(&checkpoint.generation),
             tokenizer,
             template,
             clock: options.clock,
             placeholders: checkpoint.config.placeholders.clone(),
-            shape: Arc::new(Shape::new(&plan, sizes.report.stream)),
+            shape: Arc::new(Shape::new(&plan, sizes.conv_bytes)),
             arena: arena.clone(),
             budget,
-            conv_bytes: sizes.report.stream,
+            conv_bytes: sizes.conv_bytes,
             slots: Arc::default(),
             streams: Mutex::default(),
             stream_ids: AtomicU64::new(1),
@@ -244,9 +135,9 @@ impl Model {
 
     /// Predicts what `open` will need, reading headers only.
     pub fn memory(path: &Path, options: &ModelOptions) -> Result<MemoryReport> {
-        check_options(options)?;
+        options.check()?;
         let checkpoint = Checkpoint::open(path)?;
-        context_limit(&checkpoint, options)?;
+        options.context_limit(checkpoint.config.text.max_positions)?;
         let plan = text_plan(&checkpoint.config.text);
         Ok(Sizes::of(&checkpoint, &plan, options)?.report)
     }
@@ -378,14 +269,9 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a reply after `tokens` starts inside a thinking block: one was opened since the last turn's end.
+    /// Whether a reply behind `tokens` begins inside a block of thinking.
     pub(crate) fn reasoning_open(&self, tokens: &[u32]) -> bool {
-        let start = tokens.iter().rposition(|id| self.is_eos(*id)).map_or(0, |i| i + 1);
-        let place = |tag: &str| {
-            let id = self.tokenizer.id_of(tag)?;
-            tokens[start..].iter().rposition(|token| *token == id)
-        };
-        place(REASONING_OPEN).is_some_and(|opened| place(REASONING_CLOSE).is_none_or(|closed| closed < opened))
+        text::reasoning_open(tokens, &self.tokenizer, &self.info.eos)
     }
 
     /// Whether `id` ends a turn.
@@ -430,20 +316,7 @@ impl Model {
 
     /// Takes a slot for a new stream.
     pub(crate) fn lease_slot(&self) -> Result<SlotLease> {
-        let bytes = self.budget.reserve(self.conv_bytes, "a stream's conv states")?;
-        let mut slots = self.slots.lock();
-        let slot = match slots.free.pop() {
-            Some(slot) => slot,
-            None if (slots.made as usize) < STREAM_LIMIT => {
-                slots.made += 1;
-                slots.made - 1
-            }
-            None => {
-                let message = format!("a model has at most {STREAM_LIMIT} streams: free some");
-                return Err(Error::new(Code::Limit, message));
-            }
-        };
-        Ok(SlotLease { slot: Slot(slot), slots: self.slots.clone(), _bytes: bytes })
+        SlotLease::take(&self.slots, self.budget.reserve(self.conv_bytes, "a stream's conv states")?)
     }
 
     /// Makes a stream known to the scheduler.
@@ -461,37 +334,8 @@ impl Model {
     }
 }
 
-/// Longest budget of a step.
-const MAX_BUDGET: Duration = Duration::from_secs(3600);
-
 fn closed() -> Error {
     Error::new(Code::Closed, "the model was freed")
-}
-
-fn check_options(options: &ModelOptions) -> Result<()> {
-    if options.threads == 0 || options.threads > THREAD_LIMIT {
-        let message = format!("threads is {}, expected 1 to {THREAD_LIMIT}", options.threads);
-        return Err(Error::new(Code::InvalidArgument, message));
-    }
-    match options.isa {
-        Some(isa) if !isa.available() => {
-            let message = format!("this processor cannot run the {} kernels", isa.name());
-            Err(Error::new(Code::Unsupported, message))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn context_limit(checkpoint: &Checkpoint, options: &ModelOptions) -> Result<usize> {
-    let most = checkpoint.config.text.max_positions;
-    match options.context_limit {
-        None => Ok(most),
-        Some(limit) if (1..=most).contains(&limit) => Ok(limit),
-        Some(limit) => {
-            let message = format!("context_limit is {limit}, expected 1 to the checkpoint's {most}");
-            Err(Error::new(Code::InvalidArgument, message))
-        }
-    }
 }
 
 /// The checkpoint's chat template, wherever it keeps one.
@@ -500,114 +344,4 @@ fn load_template(checkpoint: &Checkpoint) -> Result<Option<ChatTemplate>> {
     let special = config.map_or(Ok(SpecialTokens::default()), special_tokens)?;
     let chosen = choose_template(checkpoint.chat_template.as_deref(), config)?;
     chosen.map(|(source, file)| ChatTemplate::load(&source, file, special)).transpose()
-}
-
-fn cpu_options(options: &ModelOptions) -> CpuOptions {
-    CpuOptions { threads: options.threads, isa: options.isa, round_to_8_bits: options.round_to_8_bits }
-}
-
-/// What a model will take, from its headers.
-struct Sizes {
-    report: MemoryReport,
-    page_bytes: u64,
-    parameters: u64,
-    bits: u32,
-}
-
-impl Sizes {
-    fn of(checkpoint: &Checkpoint, plan: &Plan, options: &ModelOptions) -> Result<Sizes> {
-        let cpu = cpu_options(options);
-        let tensors = checkpoint.bind(plan)?;
-        let (mut weights, mut parameters, mut largest, mut bits, mut loading) = (0, 0, 0, 16, 0);
-        for (tensor, spec) in tensors.iter().zip(&plan.weights) {
-            weights += cpu::packed_bytes(&tensor.desc, spec.role, &cpu);
-            let count = tensor.desc.rows as u64 * tensor.desc.cols as u64;
-            parameters += count;
-            loading = loading.max(tensor.bytes().min(LOAD_BYTES));
-            if count > largest {
-                largest = count;
-                bits = stored_bits(tensor.desc.encoding);
-            }
-        }
-        let page_bytes = (0..plan.attentions.len()).map(|i| cpu::page_bytes(plan, AttentionId(i))).max().unwrap_or(0);
-        let full = plan.attentions.iter().filter(|a| a.window.is_none()).count() as u64;
-        let windows: u64 = plan.attentions.iter().filter_map(|a| a.window).map(|w| w as u64 / PAGE_ROWS + 2).sum();
-        let report = MemoryReport {
-            weights,
-            scratch: cpu::scratch_bytes(plan, &cpu) + TOKENIZER_FACTOR * checkpoint.tokenizer_json.len() as u64,
-            loading,
-            stream: cpu::conv_state_bytes(plan) + windows * page_bytes,
-            per_1000_tokens: full * page_bytes * 1000 / PAGE_ROWS,
-            file: checkpoint.tensor_bytes,
-        };
-        Ok(Sizes { report, page_bytes, parameters, bits })
-    }
-}
-
-/// Positions of a page.
-const PAGE_ROWS: u64 = crate::backend::PAGE_ROWS as u64;
-/// Bytes of a tensor's rows on their way from the file to their packed form.
-const LOAD_BYTES: u64 = 8 << 20;
-/// Bytes the tokenizer takes for each byte of tokenizer.json, measured.
-const TOKENIZER_FACTOR: u64 = 10;
-
-fn stored_bits(encoding: Encoding) -> u32 {
-    match encoding {
-        Encoding::Dense(float) => 8 * float.bytes() as u32,
-        Encoding::Affine { bits, .. } => u32::from(bits),
-    }
-}
-
-fn model_info(checkpoint: &Checkpoint, sizes: &Sizes, options: &ModelOptions, context_limit: usize) -> ModelInfo {
-    let config = &checkpoint.config;
-    let mut eos = checkpoint.generation.eos.clone();
-    eos.extend(config.eos.iter().filter(|id| !checkpoint.generation.eos.contains(id)));
-    ModelInfo {
-        kind: config.kind.clone(),
-        vocab_size: config.text.vocab_size,
-        context_limit,
-        layers: config.text.layers.len(),
-        hidden: config.text.hidden,
-        parameters: sizes.parameters,
-        bits: sizes.bits,
-        bos: config.bos,
-        eos,
-        has_vision: config.has_vision,
-        bytes: sizes.report.weights + sizes.report.scratch,
-        isa: options.isa.unwrap_or_else(Isa::best).name(),
-        threads: options.threads,
-    }
-}
-
-/// The vendor's sampling where the checkpoint says nothing; where it says something, its framework's defaults for the
-/// rest.
-fn sampling(given: &GenerationDefaults) -> Sampling {
-    let vendor = Sampling {
-        temperature: 0.1,
-        top_k: 50,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.1,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        penalty_reach: u32::MAX,
-        seed: 0,
-    };
-    let silent = given.do_sample.is_none()
-        && given.temperature.is_none()
-        && given.top_k.is_none()
-        && given.top_p.is_none()
-        && given.repetition_penalty.is_none();
-    if silent {
-        return vendor;
-    }
-    let greedy = given.do_sample == Some(false);
-    Sampling {
-        temperature: if greedy { 0.0 } else { given.temperature.unwrap_or(1.0) },
-        top_k: given.top_k.unwrap_or(50),
-        top_p: given.top_p.unwrap_or(1.0),
-        min_p: given.min_p.unwrap_or(0.0),
-        repetition_penalty: given.repetition_penalty.unwrap_or(1.0),
-        ..vendor
-    }
 }

@@ -1,8 +1,6 @@
 //! The long prompt of the shipped checkpoint, cut in every way: the same bits.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lfm3::backend::cpu::Isa;
 use lfm3::backend::{Backend, Limit, ROUND_ROWS, Slot};
 use lfm3::model::checkpoint::Checkpoint;
@@ -39,7 +37,7 @@ fn hold(first: Isa, others: Vec<(Isa, usize)>) {
 
     let checkpoint = Checkpoint::open(&repository.join("examples/demo-model")).expect("a good checkpoint");
     let plan = Arc::new(text_plan(&checkpoint.config.text));
-    let mut rng = Rng::new(40);
+    let mut rng = Rng(40);
     let mut run = |name: &str, backend: &mut dyn Backend, cut: Option<usize>, inside: bool| {
         let start = Instant::now();
         let (mut at, mut hidden, mut logits) = (0, Vec::new(), Vec::new());

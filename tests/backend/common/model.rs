@@ -32,16 +32,16 @@ pub fn small_config() -> TextConfig {
     }
 }
 
-/// A random tensor for each weight of `plan`; matrices go through the encodings from `first` on.
+/// A random tensor for each weight of `plan`; matrices go through all encodings from the one at `first` on.
 pub fn random_weights(plan: &Plan, rng: &mut Rng, first: usize) -> Vec<Tensor> {
-    let all = encodings();
-    let mut next = first;
+    let mut all = encodings().into_iter().cycle().skip(first);
+    random_weights_as(plan, rng, || all.next().expect("a cycle has no end"))
+}
+
+/// As [`random_weights`], each matrix in the encoding that `next` gives.
+pub fn random_weights_as(plan: &Plan, rng: &mut Rng, mut next: impl FnMut() -> Encoding) -> Vec<Tensor> {
     let mut tensor = |role: WeightRole, rows: usize, cols: usize| match role {
-        WeightRole::Matrix => {
-            next += 1;
-            let size = 3.0 / (cols as f32).sqrt();
-            Tensor::random(rng, rows, cols, all[(next - 1) % all.len()], size)
-        }
+        WeightRole::Matrix => Tensor::random(rng, rows, cols, next(), 3.0 / (cols as f32).sqrt()),
         WeightRole::Vector => Tensor::vector(&rng.values(rows, 0.5).iter().map(|v| v + 1.0).collect::<Vec<_>>()),
         WeightRole::Taps => Tensor::random(rng, rows, cols, Encoding::Dense(Float::F32), 0.8),
     };

@@ -1,28 +1,10 @@
-//! What the tests share: random numbers, weights in memory, small models, rounds and backends.
-#![allow(dead_code, unused_imports)] // each test file uses a part of it
+//! Random numbers for tests: the same on every machine.
+#![allow(dead_code)] // each test binary uses a part of it
 
-pub mod model;
-pub mod rounds;
-pub mod stream;
-pub mod tensor;
-
-pub use model::*;
-pub use rounds::*;
-pub use stream::*;
-pub use tensor::*;
-
-/// Half a unit in the last place of 1.0 in float32: the relative error of one rounding.
-pub const U: f64 = 1.0 / (1 << 24) as f64;
-
-/// splitmix64: reproducible everywhere, no crate needed.
-pub struct Rng(u64);
+/// SplitMix64, begun at a seed.
+pub struct Rng(pub u64);
 
 impl Rng {
-    /// A generator that depends on `seed` alone.
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed)
-    }
-
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -35,6 +17,11 @@ impl Rng {
     /// A number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
+    }
+
+    /// From `low` to `high`, both included.
+    pub fn range(&mut self, low: usize, high: usize) -> usize {
+        low + self.below(high - low + 1)
     }
 
     /// A value between -1 and 1.

@@ -1,9 +1,6 @@
 //! What programs built against an earlier library rely on: names, numbers, sizes and places, exports, SONAME.
 
-#[path = "c/compile.rs"]
-mod compile;
-
-use compile::{compilers, finish, library_dir, root, scratch};
+use crate::compile::{self, compilers, finish, library_dir, root, scratch};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;

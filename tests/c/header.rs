@@ -1,8 +1,9 @@
 //! `include/lfm3.h` is generated from `src/ffi` and committed; this test generates it again and compares.
 //! `make header` writes it.
 
+use crate::compile::root;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The files of the interface in the header's order, each with its section's title.
 const SECTIONS: [(&str, &str); 10] = [
@@ -46,10 +47,6 @@ const LINE: usize = 118;
 /// Functions whose handle may be NULL.
 const NULLABLE_HANDLE: [&str; 2] = ["lfm3_model_free", "lfm3_stream_free"];
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
 fn committed() -> PathBuf {
     root().join("include/lfm3.h")
 }
@@ -84,14 +81,14 @@ fn every_function_says_what_it_returns_which_threads_may_call_it_and_since_when(
 }
 
 fn generate() -> String {
-    let mut header = include_str!("header/top.h").to_owned();
+    let mut header = include_str!("header_top.h").to_owned();
     for (number, (file, title)) in SECTIONS.iter().enumerate() {
         let title = format!(" {}. {title} ", number + 1);
         writeln!(header, "\n/* ==={title:=<105} */\n").unwrap();
         header.push_str(section(file).trim_end());
         header.push('\n');
     }
-    header.push_str(include_str!("header/bottom.h"));
+    header.push_str(include_str!("header_bottom.h"));
     header
 }
 

@@ -1,9 +1,6 @@
 //! The interface as C and C++ use it: every program of tests/c and examples is compiled, warnings as errors, and run.
 
-#[path = "c/compile.rs"]
-mod compile;
-
-use compile::{command, compilers, finish, has, root};
+use crate::compile::{self, command, compilers, finish, has, root};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
@@ -149,6 +146,18 @@ fn the_headers_smallest_host_compiles_and_answers() {
             assert!(!output.stdout.is_empty(), "it prints no answer");
         }
     }
+}
+
+#[test]
+fn the_readmes_program_answers() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, rest) = readme.split_once("```c\n").expect("README.md has a C program");
+    let (program, _) = rest.split_once("```").expect("which ends");
+    let source = compile::scratch().join("program.c");
+    std::fs::write(&source, program).unwrap();
+    let program = compilers()[0].program(source.to_str().unwrap(), &[]);
+    let output = finish(command(program).arg(root().join("examples/demo-model")), "the README's program");
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "18 + 46 = 64.");
 }
 
 #[test]

@@ -3,9 +3,7 @@
 //! One row at a time, one thread, plain Rust gives the bits; every other way of running the same streams must give
 //! them again.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lfm3::backend::cpu::Isa;
 use lfm3::backend::{Backend, ConvState, Limit, PAGE_ROWS, Progress, ROUND_ROWS, Slot};
 use lfm3::model::config::TextConfig;
@@ -51,7 +49,7 @@ fn wanted(position: usize) -> bool {
 impl World {
     fn new(config: &TextConfig, seed: u64) -> World {
         let plan = Arc::new(text_plan(config));
-        let mut rng = Rng::new(seed);
+        let mut rng = Rng(seed);
         let weights = random_weights(&plan, &mut rng, seed as usize * 4);
         let streams = (0..STREAMS).map(|_| tokens(&mut rng, LENGTH)).collect();
         let mut world = World { plan, weights, streams, expected: Seen::default() };
@@ -205,7 +203,7 @@ fn rounds_of_any_size_equal_single_rows() {
 #[test]
 fn streams_together_equal_each_alone() {
     for world in worlds() {
-        let mut rng = Rng::new(20);
+        let mut rng = Rng(20);
         world.everywhere(|name, backend| {
             let mut seen = Seen::default();
             for lanes in shuffled(&mut rng) {
@@ -219,7 +217,7 @@ fn streams_together_equal_each_alone() {
 #[test]
 fn rounds_stopped_inside_ops_equal_whole_ones() {
     for world in worlds() {
-        let mut rng = Rng::new(21);
+        let mut rng = Rng(21);
         world.everywhere(|name, backend| {
             let (mut seen, mut most) = (Seen::default(), 0);
             for lanes in shuffled(&mut rng) {
@@ -244,7 +242,7 @@ fn rounds_stopped_inside_ops_equal_whole_ones() {
 #[test]
 fn abandoned_rounds_leave_no_trace() {
     for world in worlds() {
-        let mut rng = Rng::new(22);
+        let mut rng = Rng(22);
         world.everywhere(|name, backend| {
             let mut seen = Seen::default();
             for lanes in shuffled(&mut rng) {
@@ -266,7 +264,7 @@ fn abandoned_rounds_leave_no_trace() {
 #[test]
 fn rows_taken_back_leave_no_trace() {
     for world in worlds() {
-        let mut rng = Rng::new(23);
+        let mut rng = Rng(23);
         world.everywhere(|name, backend| {
             let (mut seen, mut at) = (Seen::default(), [0; STREAMS]);
             while at != [LENGTH; STREAMS] {
@@ -333,7 +331,7 @@ fn a_lane_that_is_not_finite_leaves_its_neighbours_alone() {
     let mut world = World::new(&config, 3);
     // A token outside of the streams' reach has an embedding whose square is not finite in float32.
     world.streams.iter_mut().flatten().for_each(|token| *token = (*token).min(VOCAB as u32 - 2));
-    let mut table = Tensor::vector(&Rng::new(4).values(VOCAB * config.hidden, 1.0));
+    let mut table = Tensor::vector(&Rng(4).values(VOCAB * config.hidden, 1.0));
     (table.desc.rows, table.desc.cols) = (VOCAB, config.hidden);
     let last = table.data.len() - 4;
     table.data[last..].copy_from_slice(&f32::MAX.to_le_bytes());

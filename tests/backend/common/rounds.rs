@@ -1,7 +1,8 @@
 //! Rounds out of cuts of streams, and the backends under test.
 
+use super::{Rng, load, random_weights_as};
 use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
-use lfm3::backend::{Backend, Lane, PAGE_ROWS, PageId, Round, Row, Slot};
+use lfm3::backend::{Backend, Encoding, Lane, PAGE_ROWS, PageId, Round, Row, Slot};
 use lfm3::plan::Plan;
 use std::sync::Arc;
 
@@ -55,8 +56,19 @@ pub fn cpu_backends(plan: &Arc<Plan>) -> Vec<(String, Box<dyn Backend>)> {
     all
 }
 
+/// A CPU backend for `plan` with random weights, all matrices in one encoding.
+pub fn random_backend(plan: &Plan, matrix: Encoding, options: &CpuOptions) -> CpuBackend {
+    let mut backend = CpuBackend::new(Arc::new(plan.clone()), options).expect("an available instruction set");
+    load(&mut backend, &random_weights_as(plan, &mut Rng(5), || matrix));
+    backend
+}
+
+/// Options of the CPU backend.
+pub fn cpu_options(threads: usize, isa: Isa) -> CpuOptions {
+    CpuOptions { threads, isa: Some(isa), round_to_8_bits: false }
+}
+
 /// One CPU backend.
 pub fn cpu_backend(plan: &Arc<Plan>, isa: Isa, threads: usize) -> CpuBackend {
-    let options = CpuOptions { threads, isa: Some(isa), round_to_8_bits: false };
-    CpuBackend::new(Arc::clone(plan), &options).expect("an available instruction set")
+    CpuBackend::new(Arc::clone(plan), &cpu_options(threads, isa)).expect("an available instruction set")
 }

@@ -1,8 +1,6 @@
 //! Faults planted in the plan, the weights or the states: each must turn the comparison with the reference red.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lfm3::backend::cpu::Isa;
 use lfm3::backend::reference::ReferenceBackend;
 use lfm3::backend::{Backend, ConvState, Encoding, Limit, Slot};
@@ -32,7 +30,7 @@ struct Setup {
 impl Setup {
     fn new() -> Setup {
         let plan = text_plan(&small_config());
-        let mut rng = Rng::new(30);
+        let mut rng = Rng(30);
         let weights = random_weights(&plan, &mut rng, 0);
         let tokens = tokens(&mut rng, CUTS[3]);
         Setup { plan, weights, tokens, states: |_, _| (), shift: 0, lost: 0 }

@@ -3,9 +3,7 @@
 //! The repository ships one checkpoint and a trimmed set of answers; a folder `shared` beside the repository, where
 //! there is one, holds more of both.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lfm3::backend::Backend;
 use lfm3::backend::cpu::{CpuBackend, CpuOptions};
 use lfm3::backend::reference::ReferenceBackend;

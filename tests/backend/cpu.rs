@@ -1,16 +1,12 @@
 //! The CPU backend keeps the bit contract and its promises about memory, faults and rollback, on small random models.
 
-#[path = "support/cpu.rs"]
-#[allow(dead_code)]
-mod support;
-
+use crate::common::{Rng, cpu_options, random_backend};
 use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
 use lfm3::backend::{Backend, Encoding, Float, Lane, Limit, PAGE_ROWS, PageId, Progress, Round, Row, Slot};
 use lfm3::model::config::{LayerKind, RopeConfig, TextConfig};
 use lfm3::model::forward::text_plan;
 use lfm3::plan::{BufferId, Plan};
 use std::time::{Duration, Instant};
-use support::Random;
 
 const VOCAB: usize = 203;
 
@@ -57,8 +53,8 @@ struct Stream {
 
 impl Stream {
     fn new(slot: u32, count: usize) -> Stream {
-        let mut random = Random(u64::from(slot) + 77);
-        let tokens = (0..count).map(|_| random.below(VOCAB) as u32).collect();
+        let mut rng = Rng(u64::from(slot) + 77);
+        let tokens = (0..count).map(|_| rng.below(VOCAB) as u32).collect();
         Stream { slot, tokens, at: 0, logits: vec![Vec::new(); count] }
     }
 
@@ -99,7 +95,7 @@ fn step(backend: &mut CpuBackend, plan: &Plan, streams: &mut [&mut Stream], coun
 
 /// Logits of every position, one row a round.
 fn alone(plan: &Plan, encoding: Encoding, slot: u32, count: usize, options: &CpuOptions) -> Vec<Vec<u32>> {
-    let mut backend = support::backend(plan, encoding, 5, options);
+    let mut backend = random_backend(plan, encoding, options);
     let mut stream = Stream::new(slot, count);
     for _ in 0..count {
         step(&mut backend, plan, &mut [&mut stream], &[1], Limit::End);
@@ -118,11 +114,11 @@ fn cuts_threads_slices_and_instruction_sets_leave_the_bits_alone() {
     const COUNT: usize = 330;
     let every = |encoding, config: TextConfig| {
         let plan = text_plan(&config);
-        let truth = alone(&plan, encoding, 0, COUNT, &support::options(1, Isa::best()));
+        let truth = alone(&plan, encoding, 0, COUNT, &cpu_options(1, Isa::best()));
         for (threads, isa) in [(1, Isa::best()), (2, Isa::best()), (3, Isa::best()), (2, Isa::Portable)] {
             let cuts: &[usize] = if isa == Isa::Portable { &[33] } else { &[2, 3, 7, 8, 9, 16, 31, 32, 33, 63, 64] };
             for &cut in cuts {
-                let mut backend = support::backend(&plan, encoding, 5, &support::options(threads, isa));
+                let mut backend = random_backend(&plan, encoding, &cpu_options(threads, isa));
                 let mut stream = Stream::new(0, COUNT);
                 while stream.at < COUNT {
                     let count = cut.min(COUNT - stream.at);
@@ -143,14 +139,21 @@ fn cuts_threads_slices_and_instruction_sets_leave_the_bits_alone() {
 #[test]
 fn every_machine_gives_the_same_bits() {
     let sum = |encoding, config: TextConfig| {
-        let logits = alone(&text_plan(&config), encoding, 0, 70, &support::options(1, Isa::best()));
+        let logits = alone(&text_plan(&config), encoding, 0, 70, &cpu_options(1, Isa::best()));
         let fold = |sum: u64, bits: &u32| (sum ^ u64::from(*bits)).wrapping_mul(0x0100_0000_01b3);
         logits.iter().flatten().fold(0xcbf2_9ce4_8422_2325, fold)
     };
-    assert_eq!(sum(four_bits(), affine_config()), 0x07c27c895d60a825);
-    assert_eq!(sum(Encoding::Affine { bits: 6, group: 64, scales: Float::F16 }, affine_config()), 0xd48e1c95501863e8);
-    assert_eq!(sum(Encoding::Affine { bits: 8, group: 64, scales: Float::F32 }, affine_config()), 0xe1fc3ff5878738ee);
-    assert_eq!(sum(Encoding::Dense(Float::Bf16), config()), 0xa724078058c6517c);
+    let affine = |bits, scales| Encoding::Affine { bits, group: 64, scales };
+    let sums = [
+        sum(four_bits(), affine_config()),
+        sum(affine(6, Float::F16), affine_config()),
+        sum(affine(8, Float::F32), affine_config()),
+        sum(Encoding::Dense(Float::Bf16), config()),
+    ];
+    assert_eq!(
+        sums.map(|sum| format!("{sum:016x}")),
+        ["4289160572b14924", "714ad99b3179d880", "b339e3d289e13138", "e797f18d0ef10b9f"]
+    );
 }
 
 #[test]
@@ -159,15 +162,15 @@ fn streams_together_equal_each_alone() {
     let plan = text_plan(&affine_config());
     for encoding in [four_bits(), Encoding::Affine { bits: 6, group: 64, scales: Float::F16 }] {
         let truth: Vec<_> =
-            (0..3).map(|slot| alone(&plan, encoding, slot, COUNT, &support::options(1, Isa::best()))).collect();
-        let mut backend = support::backend(&plan, encoding, 5, &support::options(2, Isa::best()));
+            (0..3).map(|slot| alone(&plan, encoding, slot, COUNT, &cpu_options(1, Isa::best()))).collect();
+        let mut backend = random_backend(&plan, encoding, &cpu_options(2, Isa::best()));
         let mut streams: Vec<Stream> = (0..3).map(|slot| Stream::new(slot, COUNT)).collect();
-        let mut random = Random(9);
+        let mut rng = Rng(9);
         while streams.iter().any(|s| s.at < COUNT) {
             let mut lanes: Vec<&mut Stream> = streams.iter_mut().filter(|s| s.at < COUNT).collect();
-            let shift = random.below(lanes.len());
+            let shift = rng.below(lanes.len());
             lanes.rotate_left(shift);
-            let counts: Vec<usize> = lanes.iter().map(|s| (1 + random.below(20)).min(COUNT - s.at)).collect();
+            let counts: Vec<usize> = lanes.iter().map(|s| (1 + rng.below(20)).min(COUNT - s.at)).collect();
             step(&mut backend, &plan, &mut lanes, &counts, Limit::Slices(50));
         }
         for (stream, truth) in streams.iter().zip(&truth) {
@@ -180,18 +183,18 @@ fn streams_together_equal_each_alone() {
 fn rows_not_kept_leave_no_trace() {
     const COUNT: usize = 100;
     let plan = text_plan(&affine_config());
-    let options = support::options(1, Isa::best());
+    let options = cpu_options(1, Isa::best());
     let truth = alone(&plan, four_bits(), 0, COUNT, &options);
-    let mut backend = support::backend(&plan, four_bits(), 5, &options);
+    let mut backend = random_backend(&plan, four_bits(), &options);
     let mut stream = Stream::new(0, COUNT);
-    let mut random = Random(4);
+    let mut rng = Rng(4);
     while stream.at < COUNT {
-        let count = (1 + random.below(12)).min(COUNT - stream.at);
-        let kept = random.below(count + 1);
+        let count = (1 + rng.below(12)).min(COUNT - stream.at);
+        let kept = rng.below(count + 1);
         let mut round = Round { rows: Vec::new(), lanes: vec![stream.lane(&plan, 0, count)] };
         for i in 0..count {
             // Rows past those kept are wrong guesses.
-            let token = if i < kept { stream.tokens[stream.at + i] } else { random.below(VOCAB) as u32 };
+            let token = if i < kept { stream.tokens[stream.at + i] } else { rng.below(VOCAB) as u32 };
             round.rows.push(Row { token, position: (stream.at + i) as u32, lane: 0, wanted: true });
         }
         backend.submit(round).expect("a good round");
@@ -214,9 +217,9 @@ fn rows_not_kept_leave_no_trace() {
 #[test]
 fn a_stream_moved_to_other_pages_and_slot_goes_on_alike() {
     let plan = text_plan(&affine_config());
-    let options = support::options(1, Isa::best());
+    let options = cpu_options(1, Isa::best());
     let truth = alone(&plan, four_bits(), 0, 90, &options);
-    let mut backend = support::backend(&plan, four_bits(), 5, &options);
+    let mut backend = random_backend(&plan, four_bits(), &options);
     let mut stream = Stream::new(0, 90);
     step(&mut backend, &plan, &mut [&mut stream], &[60], Limit::End);
     let old = stream.lane(&plan, 0, 1).pages;
@@ -238,9 +241,9 @@ fn pages_behind_the_window_may_be_gone() {
     let mut config = affine_config();
     config.layers = vec![LayerKind::SlidingAttention];
     let plan = text_plan(&config);
-    let options = support::options(1, Isa::best());
+    let options = cpu_options(1, Isa::best());
     let truth = alone(&plan, four_bits(), 0, 200, &options);
-    let mut backend = support::backend(&plan, four_bits(), 5, &options);
+    let mut backend = random_backend(&plan, four_bits(), &options);
     let mut stream = Stream::new(0, 200);
     while stream.at < 200 {
         let mut round = Round { rows: Vec::new(), lanes: vec![stream.lane(&plan, 0, 8)] };
@@ -268,12 +271,12 @@ fn values_that_are_not_finite_fault_their_lane_alone() {
     const ROWS: usize = 8;
     for encoding in [four_bits(), Encoding::Dense(Float::F32)] {
         let plan = text_plan(&affine_config());
-        let options = support::options(2, Isa::best());
+        let options = cpu_options(2, Isa::best());
         let truth = alone(&plan, encoding, 0, ROWS, &options);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3e38] {
             // After each op the first buffer it may have written is spoilt in lane 1, rows 8 to 15.
             for op in (1..plan.ops.len()).step_by(5) {
-                let mut backend = support::backend(&plan, encoding, 5, &options);
+                let mut backend = random_backend(&plan, encoding, &options);
                 let (stream, other) = (Stream::new(0, ROWS), Stream::new(1, ROWS));
                 let mut round = Round::default();
                 for (lane, stream) in [&stream, &other].into_iter().enumerate() {
@@ -306,8 +309,8 @@ fn values_that_are_not_finite_fault_their_lane_alone() {
 #[test]
 fn ops_stop_where_asked_inside_shared_products() {
     let plan = text_plan(&affine_config());
-    let mut backend = support::backend(&plan, four_bits(), 5, &support::options(2, Isa::best()));
-    let mut whole = support::backend(&plan, four_bits(), 5, &support::options(1, Isa::best()));
+    let mut backend = random_backend(&plan, four_bits(), &cpu_options(2, Isa::best()));
+    let mut whole = random_backend(&plan, four_bits(), &cpu_options(1, Isa::best()));
     let stream = Stream::new(0, 40);
     let rows: Vec<Row> =
         (0..40).map(|i| Row { token: stream.tokens[i], position: i as u32, lane: 0, wanted: i > 30 }).collect();
@@ -331,19 +334,20 @@ fn ops_stop_where_asked_inside_shared_products() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_hosts_floating_point_control_changes_nothing_and_is_kept() {
+    use crate::common::{load, random_weights_as};
+    use lfm3::backend::cpu::FpGuard;
+
     let plan = text_plan(&affine_config());
-    let options = support::options(2, Isa::best());
+    let options = cpu_options(2, Isa::best());
     let truth = alone(&plan, four_bits(), 0, 40, &options);
-    let mut weights = support::random_weights(&plan, four_bits(), 5);
-    let host = lfm3::backend::cpu::FpGuard::new();
+    let weights = random_weights_as(&plan, &mut Rng(5), four_bits);
+    let host = FpGuard::new();
     // Flush-to-zero, denormals-are-zero, rounding up, all exceptions masked.
     let odd = 0x1f80_u32 | 0x8000 | 0x0040 | 0x4000;
     // SAFETY: sets floating-point control of this thread; `host` puts back the old one.
     unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &odd, options(nostack)) };
     let mut backend = CpuBackend::new(std::sync::Arc::new(plan.clone()), &options).expect("a backend");
-    for (id, memory) in weights.iter_mut().enumerate() {
-        backend.load(lfm3::plan::WeightId(id), memory).expect("random weights load");
-    }
+    load(&mut backend, &weights);
     let mut stream = Stream::new(0, 40);
     while stream.at < 40 {
         step(&mut backend, &plan, &mut [&mut stream], &[8], Limit::Slices(100));
@@ -359,7 +363,7 @@ fn the_hosts_floating_point_control_changes_nothing_and_is_kept() {
 #[test]
 fn bad_rounds_are_refused_by_name() {
     let plan = text_plan(&affine_config());
-    let mut backend = support::backend(&plan, four_bits(), 5, &support::options(1, Isa::best()));
+    let mut backend = random_backend(&plan, four_bits(), &cpu_options(1, Isa::best()));
     let stream = Stream::new(0, 100);
     let good = |rows: usize| {
         let row = |i: usize| Row { token: stream.tokens[i], position: i as u32, lane: 0, wanted: false };
@@ -396,7 +400,7 @@ fn a_budget_is_kept_and_one_slice_is_always_done() {
     let mut config = affine_config();
     config.layers = [LayerKind::Conv, LayerKind::FullAttention].repeat(8);
     let plan = text_plan(&config);
-    let mut backend = support::backend(&plan, four_bits(), 5, &support::options(1, Isa::best()));
+    let mut backend = random_backend(&plan, four_bits(), &cpu_options(1, Isa::best()));
     let stream = Stream::new(0, 64);
     let mut advances = 0;
     for _ in 0..4 {

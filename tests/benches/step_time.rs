@@ -3,7 +3,6 @@
 //! `cargo bench --bench step_time -- FOLDER [--threads N] [--prompt N]`; fails if the budget of 8 ms is passed by
 //! more than the header promises. Meant for a quiet machine.
 
-#[path = "../benches/drive.rs"]
 mod drive;
 
 use drive::{LONG, drain, endless, greedy, open, option, options, tokens};

@@ -3,9 +3,7 @@
 //! `U` is half a unit in the last place of float32, the relative error of one rounding. A bound is
 //! `relative * |reference| + absolute`, the worst case unless its comment says otherwise, so it never fails by chance.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
 use lfm3::backend::reference::ReferenceBackend;
 use lfm3::backend::{Backend, Encoding, Float, Limit, Progress, Round, TensorDesc};
@@ -118,7 +116,7 @@ fn norm_bound(width: usize) -> f64 {
 }
 
 fn rms_norm_cases() -> Vec<Case> {
-    let mut rng = Rng::new(1);
+    let mut rng = Rng(1);
     let mut cases = Vec::new();
     for width in WIDTHS.into_iter().chain([256, 2048]) {
         for (float, in_place) in [(Float::Bf16, false), (Float::F16, true), (Float::F32, false)] {
@@ -142,7 +140,7 @@ fn rms_norm_is_within_its_bound() {
 }
 
 fn head_norm_cases() -> Vec<Case> {
-    let mut rng = Rng::new(2);
+    let mut rng = Rng(2);
     let mut cases = Vec::new();
     for (heads, width) in [(1, 64), (3, 16), (4, 20), (5, 100), (16, 128)] {
         let tensor = Tensor::random(&mut rng, width, 1, Encoding::Dense(Float::Bf16), 2.0);
@@ -203,7 +201,7 @@ fn matmul_case(rng: &mut Rng, n: usize, k: usize, encoding: Encoding, biased: bo
 
 #[test]
 fn matmul_is_within_its_bound_in_every_encoding() {
-    let mut rng = Rng::new(3);
+    let mut rng = Rng(3);
     for encoding in encodings() {
         let group = if let Encoding::Affine { group, .. } = encoding { group } else { 1 };
         let shapes = INPUTS.iter().filter(|k| *k % group == 0).flat_map(|&k| WIDTHS.map(|n| (n, k)));
@@ -237,7 +235,7 @@ fn affine() -> Encoding {
 
 #[test]
 fn matrices_rounded_to_8_bits_are_off_by_half_a_step_at_most() {
-    let mut rng = Rng::new(13);
+    let mut rng = Rng(13);
     let mut most: f64 = 0.0;
     for (n, k) in INPUTS.iter().flat_map(|&k| WIDTHS.map(|n| (n, k))) {
         let float = rng.pick(&[Float::Bf16, Float::F16, Float::F32]);
@@ -262,7 +260,7 @@ fn matrices_rounded_to_8_bits_are_off_by_half_a_step_at_most() {
 }
 
 fn embed_cases() -> Vec<Case> {
-    let mut rng = Rng::new(4);
+    let mut rng = Rng(4);
     let mut cases = Vec::new();
     for encoding in encodings() {
         for k in [64, 192] {
@@ -297,7 +295,7 @@ fn embedding_rows_are_the_tables_rows() {
 
 #[test]
 fn the_reference_unpacks_what_was_packed() {
-    let mut rng = Rng::new(5);
+    let mut rng = Rng(5);
     for encoding in encodings() {
         let table = Tensor::random(&mut rng, 5, 192, encoding, 1.0);
         let mut plan = plan();
@@ -337,7 +335,7 @@ fn rope_case(rng: &mut Rng, heads: usize, dim: usize, config: RopeConfig) -> Cas
 }
 
 fn rope_cases() -> Vec<Case> {
-    let mut rng = Rng::new(6);
+    let mut rng = Rng(6);
     let configs = [RopeConfig { theta: 1e6, partial: 0.5 }, RopeConfig { theta: 1e4, partial: 1.0 }];
     let shapes = [(1, 64), (3, 16), (4, 20), (2, 100), (5, 128)];
     let all = configs.iter().flat_map(|&config| shapes.map(|(heads, dim)| (heads, dim, config)));
@@ -366,7 +364,7 @@ fn rope_bound_is_tighter_than_a_careless_sine_at_position_200000() {
 }
 
 fn gate_cases() -> Vec<Case> {
-    let mut rng = Rng::new(7);
+    let mut rng = Rng(7);
     let mut cases = Vec::new();
     for (heads, dim, size) in [(1, 16, 1.0), (3, 20, 10.0), (4, 64, 80.0), (17, 4, 300.0)] {
         let mut plan = plan();
@@ -403,7 +401,7 @@ fn gates_and_sums_are_within_their_bounds() {
 }
 
 fn gather_cases() -> Vec<Case> {
-    let mut rng = Rng::new(8);
+    let mut rng = Rng(8);
     let mut cases = Vec::new();
     for width in WIDTHS {
         let mut plan = plan();
@@ -425,7 +423,7 @@ fn gather_copies_the_wanted_rows() {
 }
 
 fn short_conv_cases() -> Vec<Case> {
-    let mut rng = Rng::new(9);
+    let mut rng = Rng(9);
     let mut cases = Vec::new();
     for (index, (width, count)) in WIDTHS.into_iter().flat_map(|width| [(width, 3), (width, 7)]).enumerate() {
         let float = [Float::Bf16, Float::F16, Float::F32][index % 3];
@@ -520,7 +518,7 @@ fn attend_case(rng: &mut Rng, shape: AttentionShape) -> Case {
 }
 
 fn attend_cases() -> Vec<Case> {
-    let mut rng = Rng::new(10);
+    let mut rng = Rng(10);
     let mut cases = Vec::new();
     let shapes = [(1, 1, 16), (2, 1, 64), (3, 3, 20), (6, 2, 48), (5, 1, 100), (4, 2, 128)];
     for (index, window) in [None, Some(1), Some(7), Some(31), Some(32), Some(33), Some(64)].into_iter().enumerate() {
@@ -538,7 +536,7 @@ fn attention_is_within_its_bound_in_every_window() {
 
 #[test]
 fn stored_values_are_f16_rounded_to_even_and_saturated() {
-    let mut rng = Rng::new(11);
+    let mut rng = Rng(11);
     let shape = AttentionShape { heads: 2, kv_heads: 2, head_dim: 16, window: Some(1) };
     let mut case = attend_case(&mut rng, shape);
     let special = [65504.0, 65519.9, 65520.0, 1e9, -1e9, 1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 6e-8, 2.9e-8, -3e-5];
@@ -557,7 +555,7 @@ fn stored_values_are_f16_rounded_to_even_and_saturated() {
 
 #[test]
 fn inputs_rounded_to_bf16_turn_every_op_red() {
-    let matmuls = encodings().into_iter().map(|encoding| matmul_case(&mut Rng::new(12), 17, 192, encoding, true));
+    let matmuls = encodings().into_iter().map(|encoding| matmul_case(&mut Rng(12), 17, 192, encoding, true));
     let ops = [rms_norm_cases(), head_norm_cases(), rope_cases(), gate_cases(), gather_cases()];
     let more = [short_conv_cases(), attend_cases()];
     for mut case in ops.into_iter().chain(more).flatten().chain(matmuls) {

@@ -52,7 +52,7 @@ impl Tensor {
 
     /// A float32 vector of given values, one column.
     pub fn vector(values: &[f32]) -> Tensor {
-        let mut t = Tensor::random(&mut Rng::new(0), values.len(), 1, Encoding::Dense(Float::F32), 0.0);
+        let mut t = Tensor::random(&mut Rng(0), values.len(), 1, Encoding::Dense(Float::F32), 0.0);
         t.data = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         t.values = values.iter().map(|&v| f64::from(v)).collect();
         t.magnitudes = t.values.iter().map(|v| v.abs()).collect();

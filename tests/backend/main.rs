@@ -1,0 +1,13 @@
+//! The forward pass on every backend: ops, the bit contract, planted faults, trained checkpoints.
+
+mod common;
+#[path = "../common/rng.rs"]
+mod rng;
+
+mod cpu;
+mod faults;
+mod kernels;
+mod long_prompt;
+mod oracle;
+mod row_bits;
+mod speed;

@@ -1,0 +1,6 @@
+//! The C interface: its header, its binary form, and programs against it.
+
+mod abi;
+mod compile;
+mod header;
+mod programs;
