@@ -160,6 +160,7 @@ pub struct Model {
     stream_ids: AtomicU64,
     /// Gone once the model is closed.
     scheduler: Mutex<Option<Scheduler>>,
+    stepping: AtomicBool,
     closed: AtomicBool,
     poisoned: AtomicBool,
 }
@@ -188,6 +189,21 @@ impl SlotLease {
 impl Drop for SlotLease {
     fn drop(&mut self) {
         self.slots.lock().free.push(self.slot.0);
+    }
+}
+
+/// A step in progress, until dropped.
+struct Stepping<'a>(&'a AtomicBool);
+
+impl<'a> Stepping<'a> {
+    fn begin(flag: &'a AtomicBool) -> Option<Self> {
+        (!flag.swap(true, Ordering::Acquire)).then_some(Stepping(flag))
+    }
+}
+
+impl Drop for Stepping<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -222,6 +238,7 @@ impl Model {
         load_weights(&checkpoint, &plan, &mut backend, progress)?;
         let budget = ByteBudget::new(limit, fixed);
         let arena = PageArena::new(budget.clone(), sizes.page_bytes);
+        let conv_bytes = cpu::conv_state_bytes(&plan);
         Ok(Arc::new(Model {
             info: model_info(&checkpoint, &sizes, options, context_limit),
             sampling: sampling(&checkpoint.generation),
@@ -229,14 +246,15 @@ impl Model {
             template,
             clock: options.clock,
             placeholders: checkpoint.config.placeholders.clone(),
-            shape: Arc::new(Shape::new(&plan, sizes.report.stream)),
+            shape: Arc::new(Shape::new(&plan, conv_bytes)),
             arena: arena.clone(),
             budget,
-            conv_bytes: sizes.report.stream,
+            conv_bytes,
             slots: Arc::default(),
             streams: Mutex::default(),
             stream_ids: AtomicU64::new(1),
             scheduler: Mutex::new(Some(Scheduler::new(Box::new(backend), arena))),
+            stepping: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
         }))
@@ -260,13 +278,15 @@ impl Model {
     pub fn step(&self, budget: Duration) -> Result<(Work, StepReport)> {
         self.check_open()?;
         let start = Instant::now();
-        let Some(mut guard) = self.scheduler.try_lock() else {
+        let Some(stepping) = Stepping::begin(&self.stepping) else {
             return Err(Error::new(Code::Busy, "another thread is stepping this model"));
         };
+        let mut guard = self.scheduler.lock();
         let scheduler = guard.as_mut().ok_or_else(closed)?;
         let stepped = self.step_streams(scheduler, start + budget.min(MAX_BUDGET));
         let times = scheduler.slice_times();
         drop(guard);
+        drop(stepping);
         self.finish_close();
         let more = stepped?;
         let report = StepReport {
@@ -430,7 +450,11 @@ impl Model {
 
     /// Takes a slot for a new stream.
     pub(crate) fn lease_slot(&self) -> Result<SlotLease> {
-        let bytes = self.budget.reserve(self.conv_bytes, "a stream's conv states")?;
+        let reserve = || self.budget.reserve(self.conv_bytes, "a stream's conv states");
+        let bytes = reserve().or_else(|_| {
+            self.make_room();
+            reserve()
+        })?;
         let mut slots = self.slots.lock();
         let slot = match slots.free.pop() {
             Some(slot) => slot,
@@ -444,6 +468,17 @@ impl Model {
             }
         };
         Ok(SlotLease { slot: Slot(slot), slots: self.slots.clone(), _bytes: bytes })
+    }
+
+    /// Lets go of what is only kept to save work: snapshots, and free pages unless another thread steps.
+    fn make_room(&self) {
+        self.live_streams().iter().for_each(|stream| stream.drop_snapshots());
+        if let Some(mut guard) = self.scheduler.try_lock()
+            && let Some(scheduler) = guard.as_mut()
+        {
+            scheduler.release_spare();
+        }
+        self.finish_close();
     }
 
     /// Makes a stream known to the scheduler.

@@ -118,7 +118,7 @@ pub enum Event {
         /// Natural logarithm of its probability after the tokens before it.
         logprob: f32,
     },
-    /// The reply (or the scoring) ended.
+    /// The reply ended, or what was asked for was cancelled or failed.
     Done {
         /// Why.
         reason: DoneReason,
@@ -359,6 +359,13 @@ impl Stream {
             core.cancel();
         }
         Some(core)
+    }
+
+    /// Gives the memory of its snapshots back.
+    pub(crate) fn drop_snapshots(&self) {
+        if let Some(mut core) = self.scheduled() {
+            core.context.drop_snapshots();
+        }
     }
 
     /// Whether something asked for has not happened yet.

@@ -139,8 +139,8 @@ pub unsafe extern "C" fn lfm3_stream_error(
 ///   "enable_thinking": true, "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left
 ///   out. `content` may also be parts of type text. What messages and tools say never becomes a control token.
 /// - `media`, `media_count`: NULL and 0; this version takes no pictures (`LFM3_ERR_UNSUPPORTED`).
-/// - Returns: `LFM3_OK`; `LFM3_ERR_FORMAT` for JSON that does not fit, `LFM3_ERR_TEMPLATE`,
-///   `LFM3_ERR_CONTEXT_FULL`, `LFM3_ERR_STATE` while a reply runs. After an error the stream holds what it held.
+/// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that does not fit, `LFM3_ERR_LIMIT` for too much of it,
+///   `LFM3_ERR_TEMPLATE`, `LFM3_ERR_CONTEXT_FULL`, `LFM3_ERR_STATE` while a reply runs. After an error the stream holds what it held.
 /// - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lfm3_stream_set_chat(

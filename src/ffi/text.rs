@@ -62,8 +62,8 @@ pub unsafe extern "C" fn lfm3_model_detokenize(
 /// Renders a chat as text: what `lfm3_stream_set_chat` would tokenize.
 ///
 /// - `json`: `len` bytes, as for `lfm3_stream_set_chat`.
-/// - `out`, `capacity`, `needed`, returns: as for `lfm3_model_detokenize`; `LFM3_ERR_FORMAT` for JSON that does not
-///   fit, `LFM3_ERR_TEMPLATE`.
+/// - `out`, `capacity`, `needed`, returns: as for `lfm3_model_detokenize`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that
+///   does not fit, `LFM3_ERR_LIMIT` for too much of it, `LFM3_ERR_TEMPLATE`.
 /// - Threads: any, any time. Since 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lfm3_model_render_chat(

@@ -123,6 +123,11 @@ impl Context {
         }
     }
 
+    /// Gives the memory of all snapshots back: going back then computes more again.
+    pub fn drop_snapshots(&mut self) {
+        self.snapshots.truncate(0);
+    }
+
     /// Makes a round in flight void: its rows are computed again, with other wishes.
     pub fn give_up_round(&mut self) {
         self.epoch += 1;
