@@ -167,7 +167,8 @@ pub struct Model {
 
 #[derive(Debug, Default)]
 struct Slots {
-    free: Vec<u32>,
+    /// With their bytes: the backend keeps a slot's conv states for its next stream.
+    free: Vec<(u32, Reservation)>,
     made: u32,
 }
 
@@ -176,7 +177,8 @@ struct Slots {
 pub struct SlotLease {
     slot: Slot,
     slots: Arc<Mutex<Slots>>,
-    _bytes: Reservation,
+    /// Given back with the slot.
+    bytes: Option<Reservation>,
 }
 
 impl SlotLease {
@@ -188,7 +190,9 @@ impl SlotLease {
 
 impl Drop for SlotLease {
     fn drop(&mut self) {
-        self.slots.lock().free.push(self.slot.0);
+        if let Some(bytes) = self.bytes.take() {
+            self.slots.lock().free.push((self.slot.0, bytes));
+        }
     }
 }
 
@@ -334,7 +338,7 @@ impl Model {
 
     /// Drops the scheduler of a closed model unless a step runs, which then does it at its end.
     fn finish_close(&self) {
-        if self.closed.load(Ordering::SeqCst)
+        if self.is_closed()
             && let Some(mut guard) = self.scheduler.try_lock()
         {
             drop(guard.take());
@@ -379,7 +383,12 @@ impl Model {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(Error::new(Code::Poisoned, "an earlier step of this model failed inside; free it"));
         }
-        if self.closed.load(Ordering::SeqCst) { Err(closed()) } else { Ok(()) }
+        if self.is_closed() { Err(closed()) } else { Ok(()) }
+    }
+
+    /// Whether the model was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Fails on ids past the vocabulary and on placeholders.
@@ -450,24 +459,22 @@ impl Model {
 
     /// Takes a slot for a new stream.
     pub(crate) fn lease_slot(&self) -> Result<SlotLease> {
+        let lease = |slot, bytes| SlotLease { slot: Slot(slot), slots: self.slots.clone(), bytes: Some(bytes) };
+        if let Some((slot, bytes)) = self.slots.lock().free.pop() {
+            return Ok(lease(slot, bytes));
+        }
         let reserve = || self.budget.reserve(self.conv_bytes, "a stream's conv states");
         let bytes = reserve().or_else(|_| {
             self.make_room();
             reserve()
         })?;
         let mut slots = self.slots.lock();
-        let slot = match slots.free.pop() {
-            Some(slot) => slot,
-            None if (slots.made as usize) < STREAM_LIMIT => {
-                slots.made += 1;
-                slots.made - 1
-            }
-            None => {
-                let message = format!("a model has at most {STREAM_LIMIT} streams: free some");
-                return Err(Error::new(Code::Limit, message));
-            }
-        };
-        Ok(SlotLease { slot: Slot(slot), slots: self.slots.clone(), _bytes: bytes })
+        if slots.made as usize >= STREAM_LIMIT {
+            let message = format!("a model has at most {STREAM_LIMIT} streams: free some");
+            return Err(Error::new(Code::Limit, message));
+        }
+        slots.made += 1;
+        Ok(lease(slots.made - 1, bytes))
     }
 
     /// Lets go of what is only kept to save work: snapshots, and free pages unless another thread steps.
