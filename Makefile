@@ -4,7 +4,7 @@
 # make lint    formatting, clippy, style
 # make header  write include/lfm3.h anew from src/ffi
 # make fuzz    SECONDS_EACH seconds for each target (needs nightly and cargo-fuzz)
-# make accept  the long checks; CHECKPOINT=DIR is a full-size checkpoint folder
+# make accept  the long checks; CHECKPOINT='DIR ...' are full-size checkpoint folders, steps are timed on the first
 
 CARGO ?= cargo
 CC ?= cc
@@ -47,7 +47,7 @@ fuzz:
 	done
 
 accept:
-	@test -d "$(CHECKPOINT)" || { echo "make accept CHECKPOINT=DIR, a full-size checkpoint folder"; exit 2; }
-	$(CARGO) test --release -- --include-ignored
-	$(CARGO) bench --bench text -- $(CHECKPOINT)
-	$(CARGO) bench --bench step_time -- $(CHECKPOINT)
+	@test -n "$(CHECKPOINT)" || { echo "make accept CHECKPOINT='DIR ...', full-size checkpoint folders"; exit 2; }
+	$(CARGO) test -- --include-ignored
+	for folder in $(CHECKPOINT); do $(CARGO) bench --bench text -- $$folder || exit 1; done
+	$(CARGO) bench --bench step_time -- $(firstword $(CHECKPOINT))

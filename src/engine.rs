@@ -560,11 +560,12 @@ impl Sizes {
     fn of(checkpoint: &Checkpoint, plan: &Plan, options: &ModelOptions) -> Result<Sizes> {
         let cpu = cpu_options(options);
         let tensors = checkpoint.bind(plan)?;
-        let (mut weights, mut parameters, mut largest, mut bits) = (0, 0, 0, 16);
+        let (mut weights, mut parameters, mut largest, mut bits, mut loading) = (0, 0, 0, 16, 0);
         for (tensor, spec) in tensors.iter().zip(&plan.weights) {
             weights += cpu::packed_bytes(&tensor.desc, spec.role, &cpu);
             let count = tensor.desc.rows as u64 * tensor.desc.cols as u64;
             parameters += count;
+            loading = loading.max(tensor.bytes().min(LOAD_BYTES));
             if count > largest {
                 largest = count;
                 bits = stored_bits(tensor.desc.encoding);
@@ -576,7 +577,7 @@ impl Sizes {
         let report = MemoryReport {
             weights,
             scratch: cpu::scratch_bytes(plan, &cpu) + TOKENIZER_FACTOR * checkpoint.tokenizer_json.len() as u64,
-            loading: LOAD_BYTES,
+            loading,
             stream: cpu::conv_state_bytes(plan) + windows * page_bytes,
             per_1000_tokens: full * page_bytes * 1000 / PAGE_ROWS,
             file: checkpoint.tensor_bytes,

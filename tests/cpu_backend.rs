@@ -4,11 +4,11 @@
 #[allow(dead_code)]
 mod support;
 
-use lfm3::backend::cpu::{CpuBackend, CpuOptions, FpGuard, Isa};
+use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
 use lfm3::backend::{Backend, Encoding, Float, Lane, Limit, PAGE_ROWS, PageId, Progress, Round, Row, Slot};
 use lfm3::model::config::{LayerKind, RopeConfig, TextConfig};
 use lfm3::model::forward::text_plan;
-use lfm3::plan::{BufferId, Plan, WeightId};
+use lfm3::plan::{BufferId, Plan};
 use std::time::{Duration, Instant};
 use support::Random;
 
@@ -335,14 +335,14 @@ fn the_hosts_floating_point_control_changes_nothing_and_is_kept() {
     let options = support::options(2, Isa::best());
     let truth = alone(&plan, four_bits(), 0, 40, &options);
     let mut weights = support::random_weights(&plan, four_bits(), 5);
-    let host = FpGuard::new();
+    let host = lfm3::backend::cpu::FpGuard::new();
     // Flush-to-zero, denormals-are-zero, rounding up, all exceptions masked.
     let odd = 0x1f80_u32 | 0x8000 | 0x0040 | 0x4000;
     // SAFETY: sets floating-point control of this thread; `host` puts back the old one.
     unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &odd, options(nostack)) };
     let mut backend = CpuBackend::new(std::sync::Arc::new(plan.clone()), &options).expect("a backend");
     for (id, memory) in weights.iter_mut().enumerate() {
-        backend.load(WeightId(id), memory).expect("random weights load");
+        backend.load(lfm3::plan::WeightId(id), memory).expect("random weights load");
     }
     let mut stream = Stream::new(0, 40);
     while stream.at < 40 {

@@ -1,6 +1,7 @@
 //! The LFM3 text model, written down once.
 
 use super::config::{LayerKind, RopeConfig, TextConfig};
+use crate::math::{exp64, ln64};
 use crate::plan::{AttentionId, AttentionShape, BufferId, ConvId, ConvShape, Op, Plan, RowSet, WeightId, WeightRole};
 
 /// Buffers of the text model; those a layer is done with serve the next.
@@ -160,7 +161,8 @@ pub fn inverse_frequencies(head_dim: usize, rope: RopeConfig) -> Vec<f32> {
                 return 0.0;
             }
             let exponent = (2 * i) as f32 / head_dim as f32;
-            1.0 / rope.theta.powf(f64::from(exponent)) as f32
+            // Not powf: the platform's differs in the last bit from system to system.
+            1.0 / exp64(ln64(rope.theta) * f64::from(exponent)) as f32
         })
         .collect()
 }

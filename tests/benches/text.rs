@@ -79,7 +79,8 @@ fn measure(folder: &Path, args: &[String]) -> Result<Value> {
         "load_peak_bytes": load_peak,
         "resident_before_bytes": before,
         "peak_bytes": peak,
-        "predicted_bytes": report.weights + report.scratch + report.stream,
+        "load_bytes": load_peak.saturating_sub(before),
+        "predicted_bytes": report.weights + report.scratch + report.loading,
         "stream_bytes": stats.bytes,
         "prompt_tokens": prompt,
         "prefill_tokens_per_s": prompt as f64 / prefill,
@@ -148,6 +149,8 @@ fn print_table(r: &Value) {
     row("load", load, floor, "s", floor / load);
     let (peak, file) = (megabytes("peak_bytes"), megabytes("file_bytes"));
     row("memory", peak, file, "MB", file / peak);
+    let (loaded, predicted) = (megabytes("load_bytes"), megabytes("predicted_bytes"));
+    println!("{:<9} {loaded:>10.3} MB    {predicted:>10.3} MB predicted before", "loading");
     let (decode, ceiling) = (number("decode_tokens_per_s"), number("decode_ceiling_tokens_per_s"));
     row("decode", decode, ceiling, "t/s", decode / ceiling);
     let prefill = number("prefill_tokens_per_s");
