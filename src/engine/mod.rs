@@ -78,8 +78,24 @@ pub struct Model {
     stream_ids: AtomicU64,
     /// Gone once the model is closed.
     scheduler: Mutex<Option<Scheduler>>,
+    stepping: AtomicBool,
     closed: AtomicBool,
     poisoned: AtomicBool,
+}
+
+/// A step in progress, until dropped.
+struct Stepping<'a>(&'a AtomicBool);
+
+impl<'a> Stepping<'a> {
+    fn begin(flag: &'a AtomicBool) -> Option<Self> {
+        (!flag.swap(true, Ordering::Acquire)).then_some(Stepping(flag))
+    }
+}
+
+impl Drop for Stepping<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// Marks the model when a step unwinds.
@@ -128,6 +144,7 @@ impl Model {
             streams: Mutex::default(),
             stream_ids: AtomicU64::new(1),
             scheduler: Mutex::new(Some(Scheduler::new(Box::new(backend), arena))),
+            stepping: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
         }))
@@ -151,13 +168,15 @@ impl Model {
     pub fn step(&self, budget: Duration) -> Result<(Work, StepReport)> {
         self.check_open()?;
         let start = Instant::now();
-        let Some(mut guard) = self.scheduler.try_lock() else {
+        let Some(stepping) = Stepping::begin(&self.stepping) else {
             return Err(Error::new(Code::Busy, "another thread is stepping this model"));
         };
+        let mut guard = self.scheduler.lock();
         let scheduler = guard.as_mut().ok_or_else(closed)?;
         let stepped = self.step_streams(scheduler, start + budget.min(MAX_BUDGET));
         let times = scheduler.slice_times();
         drop(guard);
+        drop(stepping);
         self.finish_close();
         let more = stepped?;
         let report = StepReport {
@@ -205,7 +224,7 @@ impl Model {
 
     /// Drops the scheduler of a closed model unless a step runs, which then does it at its end.
     fn finish_close(&self) {
-        if self.closed.load(Ordering::SeqCst)
+        if self.is_closed()
             && let Some(mut guard) = self.scheduler.try_lock()
         {
             drop(guard.take());
@@ -250,7 +269,12 @@ impl Model {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(Error::new(Code::Poisoned, "an earlier step of this model failed inside; free it"));
         }
-        if self.closed.load(Ordering::SeqCst) { Err(closed()) } else { Ok(()) }
+        if self.is_closed() { Err(closed()) } else { Ok(()) }
+    }
+
+    /// Whether the model was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Fails on ids past the vocabulary and on placeholders.
@@ -316,7 +340,26 @@ impl Model {
 
     /// Takes a slot for a new stream.
     pub(crate) fn lease_slot(&self) -> Result<SlotLease> {
-        SlotLease::take(&self.slots, self.budget.reserve(self.conv_bytes, "a stream's conv states")?)
+        if let Some(lease) = SlotLease::reuse(&self.slots) {
+            return Ok(lease);
+        }
+        let reserve = || self.budget.reserve(self.conv_bytes, "a stream's conv states");
+        let bytes = reserve().or_else(|_| {
+            self.make_room();
+            reserve()
+        })?;
+        SlotLease::make(&self.slots, bytes)
+    }
+
+    /// Lets go of what is only kept to save work: snapshots, and free pages unless another thread steps.
+    fn make_room(&self) {
+        self.live_streams().iter().for_each(|stream| stream.drop_snapshots());
+        if let Some(mut guard) = self.scheduler.try_lock()
+            && let Some(scheduler) = guard.as_mut()
+        {
+            scheduler.release_spare();
+        }
+        self.finish_close();
     }
 
     /// Makes a stream known to the scheduler.

@@ -12,8 +12,8 @@ pub const MAX_STREAMS: u32 = 1024;
 /// The slots of one model.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// Given back, to be used again.
-    free: Vec<u32>,
+    /// Given back, to be used again, with their bytes: the backend keeps a slot's conv states for its next stream.
+    free: Vec<(u32, Reservation)>,
     /// How many there are; their numbers are below it.
     made: u32,
 }
@@ -23,26 +23,26 @@ pub(super) struct Slots {
 pub struct SlotLease {
     slot: Slot,
     slots: Arc<Mutex<Slots>>,
-    /// The conv states' share of the byte budget.
-    _bytes: Reservation,
+    /// The conv states' share of the byte budget, given back with the slot.
+    bytes: Option<Reservation>,
 }
 
 impl SlotLease {
-    /// Takes a free slot, whose conv states `bytes` pays for.
-    pub(super) fn take(slots: &Arc<Mutex<Slots>>, bytes: Reservation) -> Result<SlotLease> {
+    /// Takes a slot that was given back.
+    pub(super) fn reuse(slots: &Arc<Mutex<Slots>>) -> Option<SlotLease> {
+        let (slot, bytes) = slots.lock().free.pop()?;
+        Some(SlotLease { slot: Slot(slot), slots: slots.clone(), bytes: Some(bytes) })
+    }
+
+    /// Takes a new slot, whose conv states `bytes` pays for.
+    pub(super) fn make(slots: &Arc<Mutex<Slots>>, bytes: Reservation) -> Result<SlotLease> {
         let mut list = slots.lock();
-        let slot = match list.free.pop() {
-            Some(slot) => slot,
-            None if list.made < MAX_STREAMS => {
-                list.made += 1;
-                list.made - 1
-            }
-            None => {
-                let message = format!("a model has at most {MAX_STREAMS} streams: free some");
-                return Err(Error::new(Code::Limit, message));
-            }
-        };
-        Ok(SlotLease { slot: Slot(slot), slots: slots.clone(), _bytes: bytes })
+        if list.made >= MAX_STREAMS {
+            let message = format!("a model has at most {MAX_STREAMS} streams: free some");
+            return Err(Error::new(Code::Limit, message));
+        }
+        list.made += 1;
+        Ok(SlotLease { slot: Slot(list.made - 1), slots: slots.clone(), bytes: Some(bytes) })
     }
 
     /// The slot.
@@ -53,6 +53,8 @@ impl SlotLease {
 
 impl Drop for SlotLease {
     fn drop(&mut self) {
-        self.slots.lock().free.push(self.slot.0);
+        if let Some(bytes) = self.bytes.take() {
+            self.slots.lock().free.push((self.slot.0, bytes));
+        }
     }
 }

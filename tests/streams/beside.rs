@@ -82,6 +82,26 @@ fn a_stream_made_beside_a_step_is_served_by_it() {
     });
 }
 
+#[test]
+fn closing_a_model_ends_a_long_step() {
+    let model = open(2);
+    let long = stream(&model);
+    long.append_tokens(&words(&model, &mut Rng(1), 8000)).unwrap();
+    std::thread::scope(|scope| {
+        let stepper = scope.spawn(|| model.step(Duration::from_secs(600)).map(|(work, _)| work));
+        let bytes = long.stats().unwrap().bytes;
+        while long.stats().unwrap().bytes == bytes {
+            std::thread::yield_now();
+        }
+        let closed = std::time::Instant::now();
+        model.close();
+        assert_eq!(stepper.join().unwrap().unwrap(), Work::Idle);
+        let took = closed.elapsed();
+        assert!(took < Duration::from_millis(500), "{took:?} after the close");
+    });
+    assert!(long.next().is_err());
+}
+
 /// Random calls on a stream of its own; what it holds at the end has the bits of a fresh stream.
 fn random_host(model: &Arc<Model>, seed: u64, calls: usize) -> Vec<u32> {
     let mut rng = Rng(seed);

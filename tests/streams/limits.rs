@@ -172,3 +172,33 @@ fn ready_comes_once_the_queue_is_filled_in() {
     assert_eq!(stream.next().unwrap(), Next::Event(Event::Ready));
     assert_eq!(stream.next().unwrap(), Next::Done);
 }
+
+#[test]
+fn memory_set_as_predicted_is_enough_for_the_context_it_was_predicted_for() {
+    let report = Model::memory(&demo_folder(), &ModelOptions::default()).unwrap();
+    let host_bytes = Some(report.weights + report.scratch + report.stream + 5 * report.per_1000_tokens);
+    let model = open_with(&ModelOptions { host_bytes, ..ModelOptions::default() });
+    for turn in 0..3 {
+        let stream = stream(&model);
+        stream.append_tokens(&words(&model, &mut Rng(turn), 4800)).unwrap();
+        let heard = run(&model, &stream);
+        assert_eq!((heard.ready, heard.done), (1, None), "turn {turn}: {}", stream.last_error());
+        stream.close();
+    }
+}
+
+#[test]
+fn many_streams_take_the_place_of_a_long_one() {
+    let report = Model::memory(&demo_folder(), &ModelOptions::default()).unwrap();
+    let host_bytes = Some(report.weights + report.scratch + 3 * report.stream + report.per_1000_tokens);
+    let model = open_with(&ModelOptions { host_bytes, ..ModelOptions::default() });
+    let long = stream(&model);
+    long.append_tokens(&words(&model, &mut Rng(1), 5000)).unwrap();
+    assert_eq!(run(&model, &long).done, Some(DoneReason::Error), "the limit is reached");
+    long.close();
+    drop(long);
+    let made: Vec<_> = (0..3).map(|_| Stream::new(&model, &StreamOptions::default())).collect();
+    for stream in &made {
+        assert!(stream.is_ok(), "{}", stream.as_ref().err().unwrap());
+    }
+}
