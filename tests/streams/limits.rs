@@ -197,7 +197,7 @@ fn many_streams_take_the_place_of_a_long_one() {
     assert_eq!(run(&model, &long).done, Some(DoneReason::Error), "the limit is reached");
     long.close();
     drop(long);
-    let made: Vec<_> = (0..3).map(|_| Stream::new(&model, &StreamOptions::default())).collect();
+    let made: Vec<_> = (0..40).map(|_| Stream::new(&model, &StreamOptions::default())).collect();
     for stream in &made {
         assert!(stream.is_ok(), "{}", stream.as_ref().err().unwrap());
     }
