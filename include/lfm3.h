@@ -458,13 +458,15 @@ LFM3_API int32_t lfm3_generate_params_init(lfm3_generate_params *params, size_t 
  * model is stepped. After DONE, another call goes on from there.
  *
  * - `params`: NULL for defaults; copied.
- * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT`; `LFM3_ERR_STATE` for an empty stream or while a reply runs.
+ * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT`; `LFM3_ERR_LIMIT` for more than 1024 stop tokens;
+ *   `LFM3_ERR_STATE` for an empty stream or while a reply runs.
  * - Numbers: for the same build, device, tokens, params and seed the reply is the same, whatever runs beside it.
  * - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1. */
 LFM3_API int32_t lfm3_stream_generate(lfm3_stream *stream, const lfm3_generate_params *LFM3_NULLABLE params);
 
 /** Stops the reply, or what is being filled in, at the next slice. Events sent before still come, then DONE with
- * `LFM3_DONE_CANCELLED` where a reply ran. Nothing to stop is fine.
+ * `LFM3_DONE_CANCELLED`. Queued input that was not filled in is dropped; what the stream held before stays. Nothing to
+ * stop is fine, and gives no event.
  *
  * - Returns: `LFM3_OK`.
  * - Threads: any, any time. Since 0.1. */
@@ -474,7 +476,7 @@ LFM3_API int32_t lfm3_stream_cancel(lfm3_stream *stream);
  * lost.
  *
  * - `text`: `len` bytes of UTF-8; 0 bytes remove all stop strings.
- * - Returns: `LFM3_OK`; `LFM3_ERR_LIMIT` for too many or too long ones.
+ * - Returns: `LFM3_OK`; `LFM3_ERR_LIMIT` for more than 64; `LFM3_ERR_INVALID_ARGUMENT` for more than 1024 bytes.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
 LFM3_API int32_t lfm3_stream_add_stop(lfm3_stream *stream, const char *LFM3_NULLABLE text, size_t len);
 
@@ -487,7 +489,7 @@ LFM3_API int32_t lfm3_stream_set_bias(lfm3_stream *stream, const uint32_t *LFM3_
     const float *LFM3_NULLABLE biases, size_t count);
 
 /** Asks for the log-probabilities of the stream's tokens from position `from` on, each after the tokens before it, as
- * `LFM3_EVENT_SCORE` events and DONE. The first token has none before it and is left out.
+ * `LFM3_EVENT_SCORE` events and READY. The first token has none before it and is left out.
  *
  * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for a position past the end; `LFM3_ERR_STATE` while a reply runs.
  * - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1. */
@@ -495,7 +497,8 @@ LFM3_API int32_t lfm3_stream_score(lfm3_stream *stream, uint64_t from);
 
 /* === 6. Events: take them =================================================================================== */
 
-/** What was appended is filled in. */
+/** All that was appended is filled in, and all that was to be scored is scored. Taken back by later input, if it was not
+ * read yet. */
 #define LFM3_EVENT_READY 1
 /** A piece of the answer: whole UTF-8 characters. */
 #define LFM3_EVENT_TEXT 2
@@ -507,7 +510,7 @@ LFM3_API int32_t lfm3_stream_score(lfm3_stream *stream, uint64_t from);
 #define LFM3_EVENT_TOKEN 5
 /** A token scored by `lfm3_stream_score`. */
 #define LFM3_EVENT_SCORE 6
-/** The reply or the scoring ended; `done_reason` says why. */
+/** The reply ended, or what was asked for was cancelled or failed; `done_reason` says why. */
 #define LFM3_EVENT_DONE 7
 /** A stop token came. It is part of the stream and not of the text. */
 #define LFM3_DONE_STOP_TOKEN 1
@@ -651,7 +654,7 @@ LFM3_API int32_t lfm3_stream_rewind(lfm3_stream *stream, uint64_t length);
  *
  * - `logits`: gets them; `count`: how many there is room for, at least the vocabulary's size.
  * - Returns: `LFM3_OK`; `LFM3_PENDING` while tokens are still to be filled in: step the model, then ask again;
- *   `LFM3_ERR_BUFFER_TOO_SMALL`; `LFM3_ERR_STATE` for an empty stream.
+ *   `LFM3_ERR_BUFFER_TOO_SMALL`; `LFM3_ERR_STATE` for an empty stream or while a reply runs.
  * - Numbers: the same bits for the same tokens, however they came about. CPU and GPU differ within a tolerance.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
 LFM3_API int32_t lfm3_stream_logits(lfm3_stream *stream, float *logits, size_t count);

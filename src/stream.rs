@@ -123,7 +123,7 @@ pub enum Event {
         /// Natural logarithm of its probability after the tokens before it.
         logprob: f32,
     },
-    /// The reply (or the scoring) ended.
+    /// The reply ended, or what was asked for was cancelled or failed.
     Done {
         /// Why.
         reason: DoneReason,
@@ -275,7 +275,7 @@ impl Stream {
             core.context.give_up_round();
         }
         core.score = Some(first);
-        core.ready_wanted = true;
+        core.want_ready();
         core.fill_all();
         Ok(())
     }
@@ -353,9 +353,9 @@ impl Stream {
         self.slot.slot()
     }
 
-    /// For the scheduler: the state, unless the stream is closed. A cancel asked for since is carried out first.
+    /// For the scheduler: the state, unless the stream or its model is closed. A cancel asked for since is carried out first.
     pub(crate) fn scheduled(&self) -> Option<MutexGuard<'_, Core>> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) || self.model.is_closed() {
             return None;
         }
         let mut core = self.core.lock();
@@ -363,6 +363,13 @@ impl Stream {
             core.cancel();
         }
         Some(core)
+    }
+
+    /// Gives the memory of its snapshots back.
+    pub(crate) fn drop_snapshots(&self) {
+        if let Some(mut core) = self.scheduled() {
+            core.context.drop_snapshots();
+        }
     }
 
     /// Whether something asked for has not happened yet.

@@ -78,8 +78,24 @@ pub struct Model {
     stream_ids: AtomicU64,
     /// Gone once the model is closed.
     scheduler: Mutex<Option<Scheduler>>,
+    stepping: AtomicBool,
     closed: AtomicBool,
     poisoned: AtomicBool,
+}
+
+/// A step in progress, until dropped.
+struct Stepping<'a>(&'a AtomicBool);
+
+impl<'a> Stepping<'a> {
+    fn begin(flag: &'a AtomicBool) -> Option<Self> {
+        (!flag.swap(true, Ordering::Acquire)).then_some(Stepping(flag))
+    }
+}
+
+impl Drop for Stepping<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// Marks the model when a step unwinds.
@@ -128,6 +144,7 @@ impl Model {
             streams: Mutex::default(),
             stream_ids: AtomicU64::new(1),
             scheduler: Mutex::new(Some(Scheduler::new(Box::new(backend), arena))),
+            stepping: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
         }))
@@ -151,34 +168,52 @@ impl Model {
     pub fn step(&self, budget: Duration) -> Result<(Work, StepReport)> {
         self.check_open()?;
         let start = Instant::now();
-        let Some(mut guard) = self.scheduler.try_lock() else {
+        let Some(stepping) = Stepping::begin(&self.stepping) else {
             return Err(Error::new(Code::Busy, "another thread is stepping this model"));
         };
+        let mut guard = self.scheduler.lock();
         let scheduler = guard.as_mut().ok_or_else(closed)?;
-        let streams = self.live_streams();
-        let more = {
-            let _poison = PoisonOnUnwind(&self.poisoned);
-            let _floats = FpGuard::new();
-            scheduler.step(&streams, start + budget.min(MAX_BUDGET))?
-        };
+        let stepped = self.step_streams(scheduler, start + budget.min(MAX_BUDGET));
         let times = scheduler.slice_times();
         drop(guard);
+        drop(stepping);
         self.finish_close();
+        let more = stepped?;
         let report = StepReport {
             used: start.elapsed(),
             next_slice: times.next,
             worst_slice: times.worst,
             wait_hint: if more { Duration::ZERO } else { Duration::MAX },
-            busy_streams: streams.iter().filter(|s| s.is_busy()).count(),
+            busy_streams: self.live_streams().iter().filter(|s| s.is_busy()).count(),
         };
         Ok((if more { Work::More } else { Work::Idle }, report))
+    }
+
+    /// Steps until `deadline` or no stream has work, those made meanwhile included. True when work is left.
+    fn step_streams(&self, scheduler: &mut Scheduler, deadline: Instant) -> Result<bool> {
+        let _poison = PoisonOnUnwind(&self.poisoned);
+        let _floats = FpGuard::new();
+        loop {
+            if scheduler.step(&self.live_streams(), deadline)? {
+                return Ok(true);
+            }
+            if !self.has_work() {
+                return Ok(false);
+            }
+            if Instant::now() >= deadline {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        self.live_streams().iter().any(|s| s.has_task())
     }
 
     /// Whether a step would find work, without doing any.
     pub fn poll(&self) -> Result<Work> {
         self.check_open()?;
-        let work = self.live_streams().iter().any(|s| s.has_task());
-        Ok(if work { Work::More } else { Work::Idle })
+        Ok(if self.has_work() { Work::More } else { Work::Idle })
     }
 
     /// Lets weights and threads go (after a step in flight ends) and makes the streams answer `Closed`.
@@ -189,7 +224,7 @@ impl Model {
 
     /// Drops the scheduler of a closed model unless a step runs, which then does it at its end.
     fn finish_close(&self) {
-        if self.closed.load(Ordering::SeqCst)
+        if self.is_closed()
             && let Some(mut guard) = self.scheduler.try_lock()
         {
             drop(guard.take());
@@ -234,7 +269,12 @@ impl Model {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(Error::new(Code::Poisoned, "an earlier step of this model failed inside; free it"));
         }
-        if self.closed.load(Ordering::SeqCst) { Err(closed()) } else { Ok(()) }
+        if self.is_closed() { Err(closed()) } else { Ok(()) }
+    }
+
+    /// Whether the model was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Fails on ids past the vocabulary and on placeholders.
@@ -300,7 +340,24 @@ impl Model {
 
     /// Takes a slot for a new stream.
     pub(crate) fn lease_slot(&self) -> Result<SlotLease> {
-        SlotLease::take(&self.slots, self.budget.reserve(self.conv_bytes, "a stream's conv states")?)
+        let reserve = || self.budget.reserve(self.conv_bytes, "a stream's conv states");
+        SlotLease::take(&self.slots, || {
+            reserve().or_else(|_| {
+                self.make_room();
+                reserve()
+            })
+        })
+    }
+
+    /// Lets go of what is only kept to save work: snapshots, and free pages unless another thread steps.
+    fn make_room(&self) {
+        self.live_streams().iter().for_each(|stream| stream.drop_snapshots());
+        if let Some(mut guard) = self.scheduler.try_lock()
+            && let Some(scheduler) = guard.as_mut()
+        {
+            scheduler.release_spare();
+        }
+        self.finish_close();
     }
 
     /// Makes a stream known to the scheduler.
@@ -310,8 +367,11 @@ impl Model {
         streams.push(Arc::downgrade(stream));
     }
 
+    /// Streams by age: two made at once may have come to the list in either order.
     fn live_streams(&self) -> Vec<Arc<Stream>> {
-        self.streams.lock().iter().filter_map(Weak::upgrade).collect()
+        let mut streams: Vec<Arc<Stream>> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
+        streams.sort_by_key(|stream| stream.id());
+        streams
     }
 }
 

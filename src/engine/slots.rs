@@ -12,8 +12,8 @@ pub const MAX_STREAMS: u32 = 1024;
 /// The slots of one model.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// Given back, to be used again.
-    free: Vec<u32>,
+    /// With their bytes: the backend keeps a slot's conv states for its next stream.
+    free: Vec<(u32, Reservation)>,
     /// How many there are; their numbers are below it.
     made: u32,
 }
@@ -23,26 +23,25 @@ pub(super) struct Slots {
 pub struct SlotLease {
     slot: Slot,
     slots: Arc<Mutex<Slots>>,
-    /// The conv states' share of the byte budget.
-    _bytes: Reservation,
+    /// Given back with the slot.
+    bytes: Option<Reservation>,
 }
 
 impl SlotLease {
-    /// Takes a free slot, whose conv states `bytes` pays for.
-    pub(super) fn take(slots: &Arc<Mutex<Slots>>, bytes: Reservation) -> Result<SlotLease> {
+    /// Takes a free slot, or makes one, whose conv states `reserve` pays for.
+    pub(super) fn take(slots: &Arc<Mutex<Slots>>, reserve: impl FnOnce() -> Result<Reservation>) -> Result<SlotLease> {
+        let lease = |slot, bytes| SlotLease { slot: Slot(slot), slots: slots.clone(), bytes: Some(bytes) };
+        if let Some((slot, bytes)) = slots.lock().free.pop() {
+            return Ok(lease(slot, bytes));
+        }
+        let bytes = reserve()?;
         let mut list = slots.lock();
-        let slot = match list.free.pop() {
-            Some(slot) => slot,
-            None if list.made < MAX_STREAMS => {
-                list.made += 1;
-                list.made - 1
-            }
-            None => {
-                let message = format!("a model has at most {MAX_STREAMS} streams: free some");
-                return Err(Error::new(Code::Limit, message));
-            }
-        };
-        Ok(SlotLease { slot: Slot(slot), slots: slots.clone(), _bytes: bytes })
+        if list.made >= MAX_STREAMS {
+            let message = format!("a model has at most {MAX_STREAMS} streams: free some");
+            return Err(Error::new(Code::Limit, message));
+        }
+        list.made += 1;
+        Ok(lease(list.made - 1, bytes))
     }
 
     /// The slot.
@@ -53,6 +52,8 @@ impl SlotLease {
 
 impl Drop for SlotLease {
     fn drop(&mut self) {
-        self.slots.lock().free.push(self.slot.0);
+        if let Some(bytes) = self.bytes.take() {
+            self.slots.lock().free.push((self.slot.0, bytes));
+        }
     }
 }

@@ -362,7 +362,10 @@ mod tests {
         let mut needed = 0;
         // SAFETY: the capacity is the buffer's.
         let cut = unsafe { truncated("aéé", out.as_mut_ptr(), 4, &mut needed) };
-        assert_eq!((cut.unwrap_err().code, needed, out), (Code::BufferTooSmall, 5, [b'a' as c_char, -61, -87, 0]));
+        assert_eq!(
+            (cut.unwrap_err().code, needed, out),
+            (Code::BufferTooSmall, 5, [b'a' as c_char, 0xc3_u8 as c_char, 0xa9_u8 as c_char, 0])
+        );
         // SAFETY: as above.
         assert!(unsafe { truncated("abc", out.as_mut_ptr(), 4, null_mut()) }.is_ok());
     }

@@ -8,7 +8,8 @@ use crate::error::{Code, Error};
 use crate::stream::{DoneReason, Event, Next, StreamStats};
 use std::ffi::c_char;
 
-/// What was appended is filled in.
+/// All that was appended is filled in, and all that was to be scored is scored. Taken back by later input, if it was not
+/// read yet.
 pub const LFM3_EVENT_READY: i32 = 1;
 /// A piece of the answer: whole UTF-8 characters.
 pub const LFM3_EVENT_TEXT: i32 = 2;
@@ -20,7 +21,7 @@ pub const LFM3_EVENT_TOOL_CALL: i32 = 4;
 pub const LFM3_EVENT_TOKEN: i32 = 5;
 /// A token scored by `lfm3_stream_score`.
 pub const LFM3_EVENT_SCORE: i32 = 6;
-/// The reply or the scoring ended; `done_reason` says why.
+/// The reply ended, or what was asked for was cancelled or failed; `done_reason` says why.
 pub const LFM3_EVENT_DONE: i32 = 7;
 
 /// A stop token came. It is part of the stream and not of the text.

@@ -103,7 +103,8 @@ pub unsafe extern "C" fn lfm3_generate_params_init(params: *mut lfm3_generate_pa
 /// model is stepped. After DONE, another call goes on from there.
 ///
 /// - `params`: NULL for defaults; copied.
-/// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT`; `LFM3_ERR_STATE` for an empty stream or while a reply runs.
+/// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT`; `LFM3_ERR_LIMIT` for more than 1024 stop tokens;
+///   `LFM3_ERR_STATE` for an empty stream or while a reply runs.
 /// - Numbers: for the same build, device, tokens, params and seed the reply is the same, whatever runs beside it.
 /// - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1.
 #[unsafe(no_mangle)]
@@ -123,7 +124,8 @@ pub unsafe extern "C" fn lfm3_stream_generate(stream: *mut lfm3_stream, params: 
 }
 
 /// Stops the reply, or what is being filled in, at the next slice. Events sent before still come, then DONE with
-/// `LFM3_DONE_CANCELLED` where a reply ran. Nothing to stop is fine.
+/// `LFM3_DONE_CANCELLED`. Queued input that was not filled in is dropped; what the stream held before stays. Nothing to
+/// stop is fine, and gives no event.
 ///
 /// - Returns: `LFM3_OK`.
 /// - Threads: any, any time. Since 0.1.
@@ -137,7 +139,7 @@ pub unsafe extern "C" fn lfm3_stream_cancel(stream: *mut lfm3_stream) -> i32 {
 /// lost.
 ///
 /// - `text`: `len` bytes of UTF-8; 0 bytes remove all stop strings.
-/// - Returns: `LFM3_OK`; `LFM3_ERR_LIMIT` for too many or too long ones.
+/// - Returns: `LFM3_OK`; `LFM3_ERR_LIMIT` for more than 64; `LFM3_ERR_INVALID_ARGUMENT` for more than 1024 bytes.
 /// - Threads: one a stream at a time, also beside a step. Since 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lfm3_stream_add_stop(stream: *mut lfm3_stream, text: *const c_char, len: usize) -> i32 {
@@ -176,7 +178,7 @@ pub unsafe extern "C" fn lfm3_stream_set_bias(
 }
 
 /// Asks for the log-probabilities of the stream's tokens from position `from` on, each after the tokens before it, as
-/// `LFM3_EVENT_SCORE` events and DONE. The first token has none before it and is left out.
+/// `LFM3_EVENT_SCORE` events and READY. The first token has none before it and is left out.
 ///
 /// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for a position past the end; `LFM3_ERR_STATE` while a reply runs.
 /// - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1.

@@ -60,7 +60,7 @@ pub unsafe extern "C" fn lfm3_stream_rewind(stream: *mut lfm3_stream, length: u6
 ///
 /// - `logits`: gets them; `count`: how many there is room for, at least the vocabulary's size.
 /// - Returns: `LFM3_OK`; `LFM3_PENDING` while tokens are still to be filled in: step the model, then ask again;
-///   `LFM3_ERR_BUFFER_TOO_SMALL`; `LFM3_ERR_STATE` for an empty stream.
+///   `LFM3_ERR_BUFFER_TOO_SMALL`; `LFM3_ERR_STATE` for an empty stream or while a reply runs.
 /// - Numbers: the same bits for the same tokens, however they came about. CPU and GPU differ within a tolerance.
 /// - Threads: one a stream at a time, also beside a step. Since 0.1.
 #[unsafe(no_mangle)]

@@ -6,7 +6,7 @@ mod turns;
 
 use crate::backend::{Backend, Limit, Progress, SliceTimes};
 use crate::error::Result;
-use crate::state::PageArena;
+use crate::state::{PageArena, SPARE_PAGES};
 use crate::stream::Stream;
 use crate::stream::core::Task;
 use pace::Pace;
@@ -57,6 +57,13 @@ impl Scheduler {
         self.backend.slice_times()
     }
 
+    /// Lets the memory of all free pages go, unless a round is in flight.
+    pub fn release_spare(&mut self) {
+        if self.round.is_none() {
+            self.arena.trim(self.backend.as_mut(), 0);
+        }
+    }
+
     /// Works until `deadline`; always does one slice where there is one to do. True when work is left.
     pub fn step(&mut self, streams: &[Arc<Stream>], deadline: Instant) -> Result<bool> {
         let mut first = true;
@@ -65,7 +72,7 @@ impl Scheduler {
                 Outcome::Worked => first = false,
                 Outcome::OutOfTime => return Ok(true),
                 Outcome::Idle => {
-                    self.arena.trim(self.backend.as_mut());
+                    self.arena.trim(self.backend.as_mut(), SPARE_PAGES);
                     return Ok(false);
                 }
             }
@@ -99,9 +106,8 @@ impl Scheduler {
 
     /// Plans and submits a round. A stream whose share cannot be had ends with an error, the others go on.
     fn begin(&mut self, streams: &[Arc<Stream>], turn: &Turn) -> Result<()> {
-        self.arena.trim(self.backend.as_mut());
-        let chosen = streams.iter().filter(|s| turn.streams.contains(&s.id()));
-        self.round = RoundInFlight::begin(self.backend.as_mut(), chosen, turn.rows)?;
+        self.arena.trim(self.backend.as_mut(), SPARE_PAGES);
+        self.round = RoundInFlight::begin(self.backend.as_mut(), streams, turn)?;
         Ok(())
     }
 

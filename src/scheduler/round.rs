@@ -1,10 +1,11 @@
 //! A round in flight: rows of some streams on their way through the plan.
 
+use super::turns::Turn;
 use crate::backend::{Backend, Lane, Round, Row};
 use crate::error::{Code, Error, Result};
 use crate::state::Restore;
 use crate::stream::Stream;
-use crate::stream::core::{Core, Share};
+use crate::stream::core::{Core, Share, Task};
 use parking_lot::MutexGuard;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -33,23 +34,11 @@ pub struct RoundInFlight {
 }
 
 impl RoundInFlight {
-    /// Plans and submits a round of up to `most` rows a stream; none when no stream has rows after all.
-    pub fn begin<'a>(
-        backend: &mut dyn Backend,
-        streams: impl Iterator<Item = &'a Arc<Stream>>,
-        most: usize,
-    ) -> Result<Option<RoundInFlight>> {
+    /// Plans and submits a round of the turn's streams; none when no stream has rows after all.
+    pub fn begin(backend: &mut dyn Backend, streams: &[Arc<Stream>], turn: &Turn) -> Result<Option<RoundInFlight>> {
         let (mut round, mut parts, mut wanted) = (Round::default(), Vec::new(), 0);
-        for stream in streams {
-            let Some(mut core) = stream.scheduled() else { continue };
-            let share = match core.share(most) {
-                Ok(share) => share,
-                Err(error) => {
-                    core.fail(error);
-                    continue;
-                }
-            };
-            drop(core);
+        for stream in streams.iter().filter(|s| turn.streams.contains(&s.id())) {
+            let Some(share) = share_of(stream, streams, turn.rows) else { continue };
             match &share.restore {
                 Some(Restore::Zero) => backend.reset_conv_state(stream.slot()),
                 Some(Restore::State(state)) => backend.set_conv_state(stream.slot(), state),
@@ -126,6 +115,26 @@ impl Part {
         self.kept = self.rows;
         false
     }
+}
+
+/// Up to `most` rows of `stream`, which ends with an error where its pages cannot be had. Snapshots only save work, so
+/// those of all `streams` make room first.
+fn share_of(stream: &Stream, streams: &[Arc<Stream>], most: usize) -> Option<Share> {
+    for last_try in [false, true] {
+        // Another thread may have taken back what the turn was chosen for.
+        let has_rows = |core: &MutexGuard<'_, Core>| matches!(core.task(), Task::Decode | Task::Fill(_));
+        let mut core = stream.scheduled().filter(has_rows)?;
+        match core.share(most) {
+            Ok(share) => return Some(share),
+            Err(error) if last_try || error.code != Code::Limit => {
+                core.fail(error);
+                return None;
+            }
+            Err(_) => drop(core),
+        }
+        streams.iter().for_each(|other| other.drop_snapshots());
+    }
+    None
 }
 
 /// Appends a stream's rows to `round`.

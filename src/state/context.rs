@@ -5,6 +5,7 @@ use super::{ByteBudget, Page, PageArena};
 use crate::backend::{ConvState, PAGE_ROWS, PageId};
 use crate::error::{Code, Error, Result};
 use crate::plan::Plan;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Positions between snapshots.
@@ -122,6 +123,11 @@ impl Context {
         }
     }
 
+    /// Gives the memory of all snapshots back: going back then computes more again.
+    pub fn drop_snapshots(&mut self) {
+        self.snapshots.truncate(0);
+    }
+
     /// Makes a round in flight void: its rows are computed again, with other wishes.
     pub fn give_up_round(&mut self) {
         self.epoch += 1;
@@ -151,7 +157,7 @@ impl Context {
 
     /// Notes that `rows` more rows are computed. `state_after(n)` gives the conv states after the first `n` of them;
     /// `marks` are positions worth a snapshot beside the stride.
-    pub fn commit(&mut self, rows: usize, marks: &[usize], state_after: &dyn Fn(usize) -> ConvState) {
+    pub fn commit(&mut self, rows: usize, marks: &BTreeSet<usize>, state_after: &dyn Fn(usize) -> ConvState) {
         let (start, end) = (self.computed, self.computed + rows);
         debug_assert!(end <= self.tokens.len());
         self.computed = end;
@@ -198,8 +204,12 @@ impl Context {
 
     /// Bytes of pages and snapshots this stream refers to.
     pub fn bytes(&self) -> u64 {
-        let pages = self.pages.iter().flatten().flatten().count() as u64;
-        pages * self.arena.page_bytes() + self.snapshots.bytes()
+        let pages = self.pages.iter().enumerate().map(|(layer, table)| {
+            let gone = |place: &usize| table.get(*place).is_none_or(Option::is_none);
+            let behind: BTreeSet<usize> = self.snapshots.window_pages(layer).filter(gone).collect();
+            table.iter().flatten().count() + behind.len()
+        });
+        pages.sum::<usize>() as u64 * self.arena.page_bytes() + self.snapshots.bytes()
     }
 
     /// Fails where `more` tokens would pass `limit`.
@@ -238,7 +248,7 @@ mod tests {
         context.reserve(rows).unwrap();
         context.take_restore();
         let start = context.computed();
-        context.commit(rows, &[], &|n| ConvState(vec![(start + n) as f32]));
+        context.commit(rows, &BTreeSet::new(), &|n| ConvState(vec![(start + n) as f32]));
     }
 
     #[test]
@@ -251,6 +261,9 @@ mod tests {
         let table = &context.pages[1];
         assert!(table[..14].iter().all(Option::is_none) && table[14..].iter().all(Option::is_some));
         assert_eq!(arena.live(), 16 + 2 + 2 + 2 + 2);
+        assert_eq!(context.bytes(), 24 * 16 + 3 * 4, "each page once, and three conv states");
+        context.drop_snapshots();
+        assert_eq!((arena.live(), context.bytes()), (18, 18 * 16));
         context.clear();
         assert_eq!(arena.live(), 0);
     }

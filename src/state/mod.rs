@@ -7,4 +7,4 @@ mod snapshot;
 
 pub use bytes::{ByteBudget, Reservation};
 pub use context::{Context, Restore, Shape};
-pub use pages::{Page, PageArena};
+pub use pages::{Page, PageArena, SPARE_PAGES};

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Free pages whose memory is kept for the next stream.
-const SPARE_PAGES: usize = 64;
+pub const SPARE_PAGES: usize = 64;
 
 /// Hands out pages of one size.
 #[derive(Debug)]
@@ -66,10 +66,10 @@ impl PageArena {
         Ok(Page(Arc::new(Owned { id, arena: self.clone() })))
     }
 
-    /// Lets the memory of free pages past the spare ones go; call with no round in flight.
-    pub fn trim(&self, backend: &mut dyn Backend) {
+    /// Lets the memory of free pages past the `spare` ones go; call with no round in flight.
+    pub fn trim(&self, backend: &mut dyn Backend, spare: usize) {
         let mut lists = self.lists.lock();
-        while lists.spare.len() > SPARE_PAGES {
+        while lists.spare.len() > spare {
             let Some(id) = lists.spare.pop() else { return };
             backend.release_page(id);
             lists.held[id.0 as usize] = None;

@@ -46,6 +46,14 @@ impl Snapshots {
         self.0.iter().rev().find(|s| s.position <= length)
     }
 
+    /// Places of the pages that the windows of an attention layer hold; those of several snapshots come as often.
+    pub fn window_pages(&self, layer: usize) -> impl Iterator<Item = usize> {
+        self.0.iter().flat_map(move |snapshot| {
+            let (first, pages) = &snapshot.windows[layer];
+            *first..first + pages.len()
+        })
+    }
+
     /// Bytes of conv states.
     pub fn bytes(&self) -> u64 {
         self.0.iter().map(|s| s.bytes.bytes()).sum()

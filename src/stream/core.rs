@@ -6,7 +6,7 @@ use crate::backend::{ConvState, PageId, ROUND_LOGITS};
 use crate::error::{Code, Error, Result};
 use crate::sampler::log_probs;
 use crate::state::{Context, Restore};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// What the scheduler can do for a stream.
@@ -55,9 +55,11 @@ pub struct Core {
     pub stops: Vec<String>,
     pub bias: Vec<(u32, f32)>,
     /// Positions worth a snapshot: where turns end in what is being filled in.
-    pub marks: Vec<usize>,
+    pub marks: BTreeSet<usize>,
     pub error: String,
     pub stats: StreamStats,
+    /// Tokens that were once filled in or generated: what a cancel keeps.
+    settled: usize,
     /// Rows of the prompt computed since the last reply.
     filled: usize,
     logits: Vec<f32>,
@@ -80,9 +82,10 @@ impl Core {
             events: VecDeque::new(),
             stops: Vec::new(),
             bias: Vec::new(),
-            marks: Vec::new(),
+            marks: BTreeSet::new(),
             error: String::new(),
             stats: StreamStats::default(),
+            settled: 0,
             filled: 0,
             logits: Vec::new(),
             logits_after: None,
@@ -129,17 +132,31 @@ impl Core {
         self.fill_all();
         let last_turn = tokens.iter().rposition(|id| is_turn_end(*id)).map(|i| start + i + 1);
         self.marks.extend(last_turn);
-        self.marks.push((start + tokens.len()).saturating_sub(1));
+        self.marks.insert((start + tokens.len()).saturating_sub(1));
+        self.want_ready();
+    }
+
+    /// Asks for a READY; one that nobody has read yet would be told too early.
+    pub fn want_ready(&mut self) {
+        self.forget_ready();
         self.ready_wanted = true;
+    }
+
+    fn forget_ready(&mut self) {
+        if self.events.back() == Some(&Event::Ready) {
+            self.events.pop_back();
+        }
     }
 
     /// Drops tokens from `length` on with whatever was queued.
     pub fn rewind(&mut self, length: usize) {
         if length < self.context.tokens().len() {
             self.context.rewind(length);
+            self.forget_ready();
         }
         self.fill_to = self.fill_to.min(length);
-        self.marks.retain(|mark| *mark <= length);
+        self.settled = self.settled.min(length);
+        self.marks.split_off(&(length + 1));
         self.ready_wanted = false;
         self.score = None;
         if self.logits_after.is_some_and(|after| after > length) {
@@ -192,7 +209,7 @@ impl Core {
         let decode = self.task() == Task::Decode;
         self.context.commit(rows, &self.marks, state_after);
         let computed = self.context.computed();
-        self.marks.retain(|mark| *mark > computed);
+        self.marks = self.marks.split_off(&(computed + 1));
         let took = took.as_micros() as u64;
         if decode {
             self.stats.decode_us += took;
@@ -210,6 +227,7 @@ impl Core {
         }
         self.score = None;
         self.logits_wanted = false;
+        self.settled = self.fill_to;
         let Some(mut reply) = self.reply.take() else { return };
         if reply.produced() == 0 {
             self.stats.prompt_tokens = self.fill_to as u64;
@@ -225,6 +243,7 @@ impl Core {
             }
             Ok((id, reason)) => {
                 self.context.append(id.as_slice());
+                self.settled = self.context.tokens().len();
                 self.reply = Some(reply);
                 match reason {
                     Some(reason) => self.end(reason),
@@ -246,6 +265,11 @@ impl Core {
         self.logits_wanted = false;
         self.fill_to = self.fill_to.min(self.context.computed());
         let stats = self.stats();
+        let cancelled = |event: &Event| matches!(event, Event::Done { reason: DoneReason::Cancelled, .. });
+        if reason == DoneReason::Cancelled && self.events.back().is_some_and(cancelled) {
+            // Requests that are taken back before they said anything share one event, or unread ones would pile up.
+            self.events.pop_back();
+        }
         self.events.push_back(Event::Done { reason, stats });
     }
 
@@ -256,14 +280,14 @@ impl Core {
         self.end(if full { DoneReason::ContextFull } else { DoneReason::Error });
     }
 
-    /// Ends a reply or a fill at the host's wish; tokens not read yet are dropped.
+    /// Ends a reply or a fill at the host's wish; queued tokens not read yet are dropped, those held before stay.
     pub fn cancel(&mut self) {
         if !self.is_busy() {
             return;
         }
         let in_prompt = self.reply.as_ref().is_none_or(|reply| reply.produced() == 0);
         if in_prompt {
-            self.rewind(self.context.computed());
+            self.rewind(self.context.computed().max(self.settled));
         }
         self.end(DoneReason::Cancelled);
     }

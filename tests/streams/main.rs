@@ -1,7 +1,9 @@
 //! Streams of an open model: what a host sees through `Model` and `Stream`, held to the bit contract.
 
+mod beside;
 mod common;
 mod cuts;
+mod interleaved;
 mod limits;
 mod replies;
 mod rewinds;
