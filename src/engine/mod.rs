@@ -340,13 +340,15 @@ impl Model {
 
     /// Takes a slot for a new stream.
     pub(crate) fn lease_slot(&self) -> Result<SlotLease> {
+        if let Some(lease) = SlotLease::reuse(&self.slots) {
+            return Ok(lease);
+        }
         let reserve = || self.budget.reserve(self.conv_bytes, "a stream's conv states");
-        SlotLease::take(&self.slots, || {
-            reserve().or_else(|_| {
-                self.make_room();
-                reserve()
-            })
-        })
+        let bytes = reserve().or_else(|_| {
+            self.make_room();
+            reserve()
+        })?;
+        SlotLease::make(&self.slots, bytes)
     }
 
     /// Lets go of what is only kept to save work: snapshots, and free pages unless another thread steps.

@@ -12,7 +12,7 @@ pub const MAX_STREAMS: u32 = 1024;
 /// The slots of one model.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// With their bytes: the backend keeps a slot's conv states for its next stream.
+    /// Given back, to be used again, with their bytes: the backend keeps a slot's conv states for its next stream.
     free: Vec<(u32, Reservation)>,
     /// How many there are; their numbers are below it.
     made: u32,
@@ -23,25 +23,26 @@ pub(super) struct Slots {
 pub struct SlotLease {
     slot: Slot,
     slots: Arc<Mutex<Slots>>,
-    /// Given back with the slot.
+    /// The conv states' share of the byte budget, given back with the slot.
     bytes: Option<Reservation>,
 }
 
 impl SlotLease {
-    /// Takes a free slot, or makes one, whose conv states `reserve` pays for.
-    pub(super) fn take(slots: &Arc<Mutex<Slots>>, reserve: impl FnOnce() -> Result<Reservation>) -> Result<SlotLease> {
-        let lease = |slot, bytes| SlotLease { slot: Slot(slot), slots: slots.clone(), bytes: Some(bytes) };
-        if let Some((slot, bytes)) = slots.lock().free.pop() {
-            return Ok(lease(slot, bytes));
-        }
-        let bytes = reserve()?;
+    /// Takes a slot that was given back.
+    pub(super) fn reuse(slots: &Arc<Mutex<Slots>>) -> Option<SlotLease> {
+        let (slot, bytes) = slots.lock().free.pop()?;
+        Some(SlotLease { slot: Slot(slot), slots: slots.clone(), bytes: Some(bytes) })
+    }
+
+    /// Takes a new slot, whose conv states `bytes` pays for.
+    pub(super) fn make(slots: &Arc<Mutex<Slots>>, bytes: Reservation) -> Result<SlotLease> {
         let mut list = slots.lock();
         if list.made >= MAX_STREAMS {
             let message = format!("a model has at most {MAX_STREAMS} streams: free some");
             return Err(Error::new(Code::Limit, message));
         }
         list.made += 1;
-        Ok(lease(list.made - 1, bytes))
+        Ok(SlotLease { slot: Slot(list.made - 1), slots: slots.clone(), bytes: Some(bytes) })
     }
 
     /// The slot.
