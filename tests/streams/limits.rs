@@ -164,11 +164,11 @@ fn ready_comes_once_the_queue_is_filled_in() {
 #[test]
 fn memory_set_as_predicted_is_enough_for_the_context_it_was_predicted_for() {
     let report = Model::memory(&demo_folder(), &ModelOptions::default()).unwrap();
-    let host_bytes = Some(report.weights + report.scratch + report.stream + 5 * report.per_1000_tokens);
+    let host_bytes = Some(report.weights + report.scratch + report.stream + 2 * report.per_1000_tokens);
     let model = open_with(&ModelOptions { host_bytes, ..ModelOptions::default() });
     for turn in 0..3 {
         let stream = stream(&model);
-        stream.append_tokens(&words(&model, &mut Rng(turn), 4800)).unwrap();
+        stream.append_tokens(&words(&model, &mut Rng(turn), 1980)).unwrap();
         let heard = run(&model, &stream);
         assert_eq!((heard.ready, heard.done), (1, None), "turn {turn}: {}", stream.last_error());
         stream.close();
