@@ -497,8 +497,8 @@ LFM3_API int32_t lfm3_stream_score(lfm3_stream *stream, uint64_t from);
 
 /* === 6. Events: take them =================================================================================== */
 
-/** All that was appended is filled in, and all that was to be scored is scored. Taken back by later input, if it was not
- * read yet. */
+/** All that was appended is filled in, and all that was to be scored is scored. Taken back by later input, if it was
+ * not read yet. */
 #define LFM3_EVENT_READY 1
 /** A piece of the answer: whole UTF-8 characters. */
 #define LFM3_EVENT_TEXT 2

@@ -353,7 +353,8 @@ impl Stream {
         self.slot.slot()
     }
 
-    /// For the scheduler: the state, unless the stream or its model is closed. A cancel asked for since is carried out first.
+    /// For the scheduler: the state, unless the stream or its model is closed. A cancel asked for since is carried out
+    /// first.
     pub(crate) fn scheduled(&self) -> Option<MutexGuard<'_, Core>> {
         if self.closed.load(Ordering::Acquire) || self.model.is_closed() {
             return None;

@@ -286,6 +286,25 @@ fn every_file_keeps_every_rule() {
     assert!(found.is_empty(), "{} problems:\n{}", found.len(), found.join("\n"));
 }
 
+/// Names under src that are no Rust files: what editors and merge tools leave behind.
+fn leftovers(names: &[String]) -> Vec<String> {
+    names.iter().filter(|name| !name.ends_with(".rs")).cloned().collect()
+}
+
+#[test]
+fn src_holds_rust_files_only() {
+    fn walk(folder: &Path, names: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { walk(&path, names) } else { names.push(path.display().to_string()) }
+        }
+    }
+    let mut names = Vec::new();
+    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut names);
+    assert_eq!(leftovers(&names), Vec::<String>::new());
+    assert_eq!(leftovers(&["a.rs".into(), "a.rs.orig".into()]), ["a.rs.orig"]);
+}
+
 #[test]
 fn the_top_level_holds_only_what_it_should() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

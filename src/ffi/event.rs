@@ -8,8 +8,8 @@ use crate::error::{Code, Error};
 use crate::stream::{DoneReason, Event, Next, StreamStats};
 use std::ffi::c_char;
 
-/// All that was appended is filled in, and all that was to be scored is scored. Taken back by later input, if it was not
-/// read yet.
+/// All that was appended is filled in, and all that was to be scored is scored. Taken back by later input, if it was
+/// not read yet.
 pub const LFM3_EVENT_READY: i32 = 1;
 /// A piece of the answer: whole UTF-8 characters.
 pub const LFM3_EVENT_TEXT: i32 = 2;

@@ -1,7 +1,6 @@
 //! Limits are events or statuses, and other streams go on.
 
 use crate::common::*;
-use lfm3::backend::PAGE_ROWS;
 use lfm3::engine::{Model, ModelOptions};
 use lfm3::error::Code;
 use lfm3::stream::{DoneReason, Event, Next, Stream, StreamOptions};
@@ -54,17 +53,6 @@ fn exhausted_pages_end_one_stream_and_leave_the_others() {
     greedy_one.rewind(100).unwrap();
     greedy_one.generate(&greedy()).unwrap();
     assert!(run(&model, &greedy_one).done.is_some_and(|reason| reason != DoneReason::Error));
-}
-
-#[test]
-fn a_stream_fits_into_the_bytes_that_memory_predicts() {
-    let report = Model::memory(&demo_folder(), &ModelOptions::default()).unwrap();
-    let one_page_a_full_layer = report.per_1000_tokens * PAGE_ROWS as u64 / 1000;
-    let host_bytes = Some(report.weights + report.scratch + report.stream + one_page_a_full_layer);
-    let model = open_with(&ModelOptions { host_bytes, ..ModelOptions::default() });
-    let stream = stream(&model);
-    stream.append_tokens(&words(&model, &mut Rng(1), PAGE_ROWS)).unwrap();
-    assert_eq!(run(&model, &stream).ready, 1, "{}", stream.last_error());
 }
 
 #[test]
