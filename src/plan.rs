@@ -4,6 +4,11 @@
 
 use std::fmt;
 
+/// Most values of a head.
+pub const MAX_HEAD_DIM: usize = 512;
+/// Most taps of a short convolution.
+pub const MAX_TAPS: usize = 32;
+
 /// Index of a [`Buffer`] in [`Plan::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub usize);

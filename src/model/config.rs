@@ -6,6 +6,7 @@
 use super::files::{Fields, parse_object};
 use super::quantization::Quantization;
 use crate::error::Result;
+use crate::plan::{MAX_HEAD_DIM, MAX_TAPS};
 use crate::text::MAX_VOCAB;
 use serde_json::Value;
 
@@ -17,12 +18,8 @@ pub const MAX_FFN: usize = 1 << 18;
 pub const MAX_LAYERS: usize = 1024;
 /// Most query heads.
 pub const MAX_HEADS: usize = 1024;
-/// Widest head.
-pub const MAX_HEAD_DIM: usize = 1024;
 /// Most heads times their width.
 pub const MAX_HEADS_WIDTH: usize = 1 << 16;
-/// Most convolution taps.
-pub const MAX_TAPS: usize = 64;
 /// Most positions, and the widest window.
 pub const MAX_POSITIONS: usize = 1 << 24;
 /// Most ids in a list of stop tokens.

@@ -4,12 +4,10 @@ use super::Isa;
 use super::pool::Shared;
 use super::simd::kernel;
 use crate::backend::Lane;
-use crate::plan::ConvShape;
+use crate::plan::{ConvShape, MAX_TAPS};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most taps.
-pub const MAX_TAPS: usize = 32;
 /// Channels of a unit of work.
 pub const BLOCK_CHANNELS: usize = 128;
 

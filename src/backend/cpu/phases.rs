@@ -1,9 +1,8 @@
 //! The plan compiled for this backend: ops in order, matmuls of the same input taken together.
 
-use super::conv::MAX_TAPS;
 use super::rope::MAX_PAIRS;
 use crate::error::{Code, Error, Result};
-use crate::plan::{AttentionId, BufferId, ConvId, Op, Plan, RowSet, WeightId};
+use crate::plan::{AttentionId, BufferId, ConvId, MAX_TAPS, Op, Plan, RowSet, WeightId};
 
 /// Values of a row, at most; keeps sizes of scratch far from overflow.
 const MAX_WIDTH: usize = 1 << 24;

@@ -2,9 +2,10 @@
 
 use super::simd::kernel;
 use crate::math;
+use crate::plan::MAX_HEAD_DIM;
 
 /// Largest `head_dim / 2`.
-pub const MAX_PAIRS: usize = 256;
+pub const MAX_PAIRS: usize = MAX_HEAD_DIM / 2;
 
 kernel! {
     /// Turns every head of `x`, in place; pairs of inverse frequency 0 stay as they are.
