@@ -16,6 +16,7 @@ STORY = Ivan finds a green mirror in the tower. Paul has a red pen. Ivan walks t
 .PHONY: run test bench lint header fuzz accept
 
 run: target/release/chat
+	@printf '%s\n\n%s\n' '$(STORY)' 'Where is Ivan?'
 	@target/release/chat --model examples/demo-model --temp 0 "$$(printf '%s\n\n%s' '$(STORY)' 'Where is Ivan?')"
 
 target/release/chat: examples/chat.c include/lfm3.h FORCE

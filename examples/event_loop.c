@@ -181,7 +181,7 @@ int main(int argc, char **argv)
         else
             break;
     }
-    if (i < argc) {
+    if (i < argc || budget_us == 0) {
         fprintf(stderr, "usage: event_loop [--model DIR] [--budget MICROSECONDS] [--threads N] [--max-tokens N]\n");
         return 2;
     }

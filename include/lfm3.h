@@ -275,7 +275,8 @@ LFM3_API int32_t lfm3_model_free(lfm3_model *LFM3_NULLABLE model);
  *
  * - `out`: gets as many whole characters as fit in `capacity` bytes, always with a 0 behind.
  * - `needed`: gets the text's bytes without the 0; may be NULL.
- * - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` where the text was cut. Empty when there was no error.
+ * - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` where the text was cut. Empty when there was no error yet;
+ *   kept until the next one, so look after a negative status only.
  * - Threads: any, any time. Since 0.1. */
 LFM3_API int32_t lfm3_model_error(const lfm3_model *model, char *LFM3_NULLABLE out, size_t capacity,
     size_t *LFM3_NULLABLE needed);
@@ -283,7 +284,8 @@ LFM3_API int32_t lfm3_model_error(const lfm3_model *model, char *LFM3_NULLABLE o
 /** Works for the model's streams until about `budget_us` is spent: fills in what was appended, generates what was asked
  * for. At least one slice of work is done, none is begun that is not expected to fit.
  *
- * - `budget_us`: microseconds; 0 does one slice. More than an hour counts as an hour.
+ * - `budget_us`: microseconds; 0 does one slice, of some microseconds: thousands make a reply, so not for a call a
+ *   frame. More than an hour counts as an hour.
  * - `report`: gets what was done; NULL if not wanted.
  * - Returns: `LFM3_MORE`: call again now or when the host has time. `LFM3_IDLE`: nothing is left to do.
  *   `LFM3_WAITING`: a device works; go on with something else, then `lfm3_model_poll`, or block in
@@ -377,7 +379,9 @@ LFM3_API int32_t lfm3_stream_error(const lfm3_stream *stream, char *LFM3_NULLABL
  *
  * - `json`: `len` bytes of `{"messages": [{"role": "user", "content": "…"}, …], "tools": […],
  *   "enable_thinking": true, "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left
- *   out. `content` may also be parts of type text. What messages and tools say never becomes a control token.
+ *   out. `content` may also be parts of type text. What messages and tools say never becomes a control token. Without
+ *   `enable_thinking` the template decides, and LFM3's thinks: `LFM3_EVENT_REASONING` comes first. A reply goes back
+ *   as `{"role": "assistant", "content": "…"}`, escaped as JSON asks, without its reasoning.
  * - `media`, `media_count`: NULL and 0; this version takes no pictures (`LFM3_ERR_UNSUPPORTED`).
  * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that does not fit, with the place in it;
  *   `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`, `LFM3_ERR_CONTEXT_FULL`; `LFM3_ERR_STATE` while a reply runs. After an

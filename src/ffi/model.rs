@@ -203,7 +203,8 @@ pub unsafe extern "C" fn lfm3_model_free(model: *mut lfm3_model) -> i32 {
 ///
 /// - `out`: gets as many whole characters as fit in `capacity` bytes, always with a 0 behind.
 /// - `needed`: gets the text's bytes without the 0; may be NULL.
-/// - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` where the text was cut. Empty when there was no error.
+/// - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` where the text was cut. Empty when there was no error yet;
+///   kept until the next one, so look after a negative status only.
 /// - Threads: any, any time. Since 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lfm3_model_error(
@@ -219,7 +220,8 @@ pub unsafe extern "C" fn lfm3_model_error(
 /// Works for the model's streams until about `budget_us` is spent: fills in what was appended, generates what was asked
 /// for. At least one slice of work is done, none is begun that is not expected to fit.
 ///
-/// - `budget_us`: microseconds; 0 does one slice. More than an hour counts as an hour.
+/// - `budget_us`: microseconds; 0 does one slice, of some microseconds: thousands make a reply, so not for a call a
+///   frame. More than an hour counts as an hour.
 /// - `report`: gets what was done; NULL if not wanted.
 /// - Returns: `LFM3_MORE`: call again now or when the host has time. `LFM3_IDLE`: nothing is left to do.
 ///   `LFM3_WAITING`: a device works; go on with something else, then `lfm3_model_poll`, or block in

@@ -137,7 +137,9 @@ pub unsafe extern "C" fn lfm3_stream_error(
 ///
 /// - `json`: `len` bytes of `{"messages": [{"role": "user", "content": "…"}, …], "tools": […],
 ///   "enable_thinking": true, "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left
-///   out. `content` may also be parts of type text. What messages and tools say never becomes a control token.
+///   out. `content` may also be parts of type text. What messages and tools say never becomes a control token. Without
+///   `enable_thinking` the template decides, and LFM3's thinks: `LFM3_EVENT_REASONING` comes first. A reply goes back
+///   as `{"role": "assistant", "content": "…"}`, escaped as JSON asks, without its reasoning.
 /// - `media`, `media_count`: NULL and 0; this version takes no pictures (`LFM3_ERR_UNSUPPORTED`).
 /// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that does not fit, with the place in it;
 ///   `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`, `LFM3_ERR_CONTEXT_FULL`; `LFM3_ERR_STATE` while a reply runs. After an
