@@ -77,8 +77,9 @@ pub fn total(chains: &Chains) -> [f32; TILE] {
     out
 }
 
+/// Tiles of stored floats as float32.
 #[inline(always)]
-fn widen<S: Simd>(float: Float, bytes: &[u8], out: &mut [[f32; TILE]]) {
+pub fn widen<S: Simd>(float: Float, bytes: &[u8], out: &mut [[f32; TILE]]) {
     let out = out.as_flattened_mut();
     match float {
         Float::F32 => {

@@ -2,10 +2,10 @@
 
 #![expect(clippy::needless_range_loop, reason = "lanes are counted, several arrays at once")]
 
+use super::dense;
 use super::pack::{Affine, BLOCK, TILE};
 use super::simd::{Simd, kernel};
 use crate::backend::Float;
-use crate::math;
 
 /// Most rows one call works on.
 pub const ROWS_AT_ONCE: usize = 32;
@@ -107,8 +107,10 @@ fn groups<S: Simd, const BITS: usize, const HALF: usize>(
         let (values, floats) = record.split_at(matrix.value_bytes());
         unpack::<S, BITS, HALF>(values, &mut weights);
         let (scales, biases) = floats.split_at(TILE * matrix.scales.bytes());
-        let factors =
-            Factors { scales: tile_floats(matrix.scales, scales), biases: tile_floats(matrix.scales, biases) };
+        let factors = Factors {
+            scales: tile_floats::<S>(matrix.scales, scales),
+            biases: tile_floats::<S>(matrix.scales, biases),
+        };
         let (block, half) = (2 * HALF * g / BLOCK, 2 * HALF * g / (BLOCK / 2) % 2);
         let at = block * x.rows + first;
         let pairs = &x.pairs[at..][..out.len()];
@@ -170,26 +172,10 @@ fn chain<S: Simd>(dot: [S::Lanes; 2], sx: f32, sum: f32, factors: &Factors, acc:
 }
 
 #[inline(always)]
-fn tile_floats(float: Float, bytes: &[u8]) -> [f32; TILE] {
-    let mut out = [0.0; TILE];
-    match float {
-        Float::F32 => {
-            for (out, b) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                *out = f32::from_le_bytes(*b);
-            }
-        }
-        Float::Bf16 => {
-            for (out, b) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                *out = math::bf16_to_f32(u16::from_le_bytes(*b));
-            }
-        }
-        Float::F16 => {
-            for (out, b) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                *out = math::f16_to_f32(u16::from_le_bytes(*b));
-            }
-        }
-    }
-    out
+fn tile_floats<S: Simd>(float: Float, bytes: &[u8]) -> [f32; TILE] {
+    let mut out = [[0.0; TILE]];
+    dense::widen::<S>(float, bytes, &mut out);
+    out[0]
 }
 
 /// A record's values as pairs of i16, in the order of the activations' pairs.
