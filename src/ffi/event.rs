@@ -259,4 +259,28 @@ mod tests {
         // SAFETY: the slot still holds the usage.
         assert_eq!((event.done_reason, unsafe { (*event.usage).length }), (LFM3_DONE_LENGTH, 12));
     }
+
+    #[test]
+    fn a_second_thread_inside_next_is_told_so() {
+        use crate::ffi::model::{lfm3_model_free, lfm3_model_open};
+        use crate::ffi::stream::{lfm3_stream_free, lfm3_stream_new};
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/demo-model");
+        let (mut model, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: places, lengths and handles are this test's own, and an event of zeros is valid.
+        unsafe {
+            let path = folder.as_ptr().cast();
+            assert_eq!(lfm3_model_open(path, folder.len(), std::ptr::null(), &mut model), LFM3_OK);
+            assert_eq!(lfm3_stream_new(model, std::ptr::null(), &mut stream), LFM3_OK);
+            let mut event: lfm3_event = std::mem::zeroed();
+            event.struct_size = size_of::<lfm3_event>() as u32;
+            let held = handle::call::<OpenStream>(stream, |inner| {
+                let _taking = inner.event.lock();
+                Ok(lfm3_stream_next(stream, &mut event))
+            });
+            assert_eq!(held, Code::Busy as i32);
+            assert_eq!(lfm3_stream_next(stream, &mut event), LFM3_DONE);
+            lfm3_stream_free(stream);
+            lfm3_model_free(model);
+        }
+    }
 }
