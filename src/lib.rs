@@ -13,6 +13,8 @@ pub mod stream;
 
 pub mod text;
 
+pub mod picture;
+
 pub mod scheduler;
 pub mod state;
 

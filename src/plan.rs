@@ -3,6 +3,7 @@
 //! An op holds no row count. Rows arrive at run time in a [`crate::backend::Round`].
 
 use std::fmt;
+use std::ops::Range;
 
 /// Most values of a head.
 pub const MAX_HEAD_DIM: usize = 512;
@@ -25,6 +26,10 @@ pub struct AttentionId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConvId(pub usize);
 
+/// Index of a [`Store`] in [`Plan::stores`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreId(pub usize);
+
 /// Which of a round's rows a buffer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowSet {
@@ -43,6 +48,25 @@ pub struct Buffer {
     pub width: usize,
     /// Which rows it has.
     pub rows: RowSet,
+}
+
+/// Float32 rows of a whole picture, kept by position from one stage to the next.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// Name for printing.
+    pub name: &'static str,
+    /// Values per row.
+    pub width: usize,
+}
+
+/// Ops that run together over a window of rows. A stage may read what the stages before it stored of any row of the
+/// picture; of what it stores itself, only the rows it runs over.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// Its part of [`Plan::ops`].
+    pub ops: Range<usize>,
+    /// Rows of the grid that one of its rows stands for: 1, or `merge * merge` behind the merge.
+    pub grid_rows: usize,
 }
 
 /// A weight the plan needs: `rows` x `cols` in row order (a vector has one column).
@@ -67,6 +91,8 @@ pub enum WeightRole {
     Vector,
     /// Depthwise convolution taps: `rows` channels of `cols` taps, the last tap on the newest row.
     Taps,
+    /// Depthwise taps over a grid: `rows` channels of a square kernel's `cols` taps, row by row from the top left.
+    GridTaps,
 }
 
 /// One attention layer.
@@ -80,6 +106,8 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// Keys with `position > query - window` are visible; `None` sees all earlier ones.
     pub window: Option<usize>,
+    /// Later keys are visible too: every row of the lane's grid, which earlier stages stored. `window` is `None`.
+    pub bidirectional: bool,
 }
 
 /// One short-convolution layer.
@@ -94,11 +122,16 @@ pub struct ConvShape {
 /// One step of the forward pass. Buffers named twice are updated in place.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// `out = table[token]`, dequantized.
+    /// `out = table[token]`, dequantized; where the row is given as values, those.
     Embed {
         /// The table, vocab x hidden.
         table: WeightId,
         /// Hidden rows.
+        out: BufferId,
+    },
+    /// `out` = the values the row is given as.
+    Input {
+        /// As wide as the values.
         out: BufferId,
     },
     /// `out = x / sqrt(mean(x^2) + eps) * weight` over the whole row; `x` may be `out`.
@@ -109,6 +142,17 @@ pub enum Op {
         weight: WeightId,
         /// Output, same width.
         out: BufferId,
+    },
+    /// `x = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias` over the whole row, in place.
+    LayerNorm {
+        /// Rows.
+        x: BufferId,
+        /// Vector of the row's width.
+        weight: WeightId,
+        /// Vector of the row's width.
+        bias: WeightId,
+        /// Epsilon.
+        eps: f32,
     },
     /// `out[n] = sum over k of weight[n][k] * x[k] (+ bias[n])`.
     Matmul {
@@ -133,6 +177,14 @@ pub enum Op {
         /// `heads * head_dim` wide.
         x: BufferId,
         /// Index in [`Plan::ropes`].
+        rope: usize,
+    },
+    /// Rotate-half position encoding of each head by the row's place in its grid, in place: of the `head_dim / 2` pairs
+    /// the first half turns by the grid's row, the second half by its column.
+    GridRope {
+        /// `heads * head_dim` wide.
+        x: BufferId,
+        /// Index in [`Plan::ropes`]; `head_dim / 4` values there.
         rope: usize,
     },
     /// Rounds keys and values to f16 and stores them in the row's stream's pages at its position.
@@ -174,6 +226,46 @@ pub enum Op {
         /// Output, `width`.
         out: BufferId,
     },
+    /// Of B, C, x side by side, stores `B * x` and C.
+    StoreGated {
+        /// B, C, x: `3 * width`.
+        bcx: BufferId,
+        /// Gets `B * x`.
+        gated: StoreId,
+        /// Gets C.
+        gates: StoreId,
+    },
+    /// `out = C * sum over the kernel of taps * (B * x)`, over the grid in raster order with zeros around it.
+    GridConv {
+        /// `B * x` of every row of the grid.
+        gated: StoreId,
+        /// C of the row.
+        gates: StoreId,
+        /// Channels x taps, [`WeightRole::GridTaps`].
+        taps: WeightId,
+        /// Output, `width`.
+        out: BufferId,
+    },
+    /// Stores the rows of `x`.
+    Save {
+        /// As wide as the store.
+        x: BufferId,
+        /// Gets them at their positions.
+        store: StoreId,
+    },
+    /// `out` = rows of the store: where it is `n` times as wide, row `r` is the store's rows `r * n .. (r + 1) * n`
+    /// side by side.
+    Load {
+        /// Where from.
+        store: StoreId,
+        /// A multiple of the store's width.
+        out: BufferId,
+    },
+    /// `x = x / 2 * (1 + erf(x / sqrt(2)))`, in place.
+    Gelu {
+        /// Rows.
+        x: BufferId,
+    },
     /// `out = silu(gate) * up`; `gate` may be `out`.
     SwiGlu {
         /// Gate rows (w1).
@@ -208,6 +300,10 @@ pub struct Plan {
     pub weights: Vec<WeightSpec>,
     /// Ops in order.
     pub ops: Vec<Op>,
+    /// Parts of the ops that rounds run one by one; none means that a round runs all ops.
+    pub stages: Vec<Stage>,
+    /// What stages keep of a picture, by [`StoreId`].
+    pub stores: Vec<Store>,
     /// Inverse frequencies of each rope in use, `head_dim / 2` float32 values, zeros where nothing rotates.
     pub ropes: Vec<Vec<f32>>,
     /// Attention layers by [`AttentionId`].
@@ -221,6 +317,8 @@ pub struct Plan {
     pub taps: Vec<(usize, BufferId)>,
     /// The buffer of logits, one row per wanted row.
     pub logits: Option<BufferId>,
+    /// The buffer the last stage leaves its rows in.
+    pub output: Option<BufferId>,
 }
 
 impl Plan {
@@ -236,6 +334,17 @@ impl Plan {
         WeightId(self.weights.len() - 1)
     }
 
+    /// Adds a store.
+    pub fn store(&mut self, name: &'static str, width: usize) -> StoreId {
+        self.stores.push(Store { name, width });
+        StoreId(self.stores.len() - 1)
+    }
+
+    /// Ops of stage `index`; all of them where the plan has no stages.
+    pub fn stage_ops(&self, index: usize) -> Range<usize> {
+        self.stages.get(index).map_or(0..self.ops.len(), |stage| stage.ops.clone())
+    }
+
     /// Values per row of `id`.
     pub fn width(&self, id: BufferId) -> usize {
         self.buffers[id.0].width
@@ -246,23 +355,41 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let b = |id: &BufferId| format!("{}[{}]", self.buffers[id.0].name, self.buffers[id.0].width);
         let w = |id: &WeightId| self.weights[id.0].names[0].clone();
+        let s = |id: &StoreId| format!("store {}[{}]", self.stores[id.0].name, self.stores[id.0].width);
         let opt = |id: &Option<WeightId>| id.as_ref().map(|id| format!(" + {}", w(id))).unwrap_or_default();
         for (i, op) in self.ops.iter().enumerate() {
+            if self.stages.iter().any(|stage| stage.ops.start == i) {
+                writeln!(f)?;
+            }
             write!(f, "{i:4}  ")?;
             match op {
                 Op::Embed { table, out } => writeln!(f, "{} = embed {}", b(out), w(table)),
+                Op::Input { out } => writeln!(f, "{} = the row's values", b(out)),
                 Op::RmsNorm { x, weight, out } => writeln!(f, "{} = rms_norm {} * {}", b(out), b(x), w(weight)),
+                Op::LayerNorm { x, weight, bias, .. } => {
+                    writeln!(f, "{} = layer_norm * {} + {}", b(x), w(weight), w(bias))
+                }
                 Op::Matmul { x, weight, bias, out } => {
                     writeln!(f, "{} = {} x {}{}", b(out), w(weight), b(x), opt(bias))
                 }
                 Op::HeadNorm { x, weight } => writeln!(f, "{} = head_norm * {}", b(x), w(weight)),
                 Op::Rope { x, rope } => writeln!(f, "{} = rope {rope}", b(x)),
+                Op::GridRope { x, rope } => writeln!(f, "{} = grid_rope {rope}", b(x)),
                 Op::StoreKv { k, v, layer } => writeln!(f, "kv {} = {}, {}", layer.0, b(k), b(v)),
                 Op::Attend { q, layer, out } => writeln!(f, "{} = attend {} over kv {}", b(out), b(q), layer.0),
                 Op::HeadGate { x, gate } => writeln!(f, "{} *= sigmoid {}", b(x), b(gate)),
                 Op::ShortConv { bcx, taps, bias, layer, out } => {
                     writeln!(f, "{} = short_conv {} * {}{}, state {}", b(out), b(bcx), w(taps), opt(bias), layer.0)
                 }
+                Op::StoreGated { bcx, gated, gates } => {
+                    writeln!(f, "{}, {} = gated {}", s(gated), s(gates), b(bcx))
+                }
+                Op::GridConv { gated, gates, taps, out } => {
+                    writeln!(f, "{} = {} * grid_conv {} * {}", b(out), s(gates), s(gated), w(taps))
+                }
+                Op::Save { x, store } => writeln!(f, "{} = {}", s(store), b(x)),
+                Op::Load { store, out } => writeln!(f, "{} = {}", b(out), s(store)),
+                Op::Gelu { x } => writeln!(f, "{} = gelu", b(x)),
                 Op::SwiGlu { gate, up, out } => writeln!(f, "{} = silu {} * {}", b(out), b(gate), b(up)),
                 Op::Add { x, to } => writeln!(f, "{} += {}", b(to), b(x)),
                 Op::Gather { x, out } => writeln!(f, "{} = wanted rows of {}", b(out), b(x)),

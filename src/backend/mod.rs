@@ -32,12 +32,63 @@ impl PageId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(pub u32);
 
+/// What a row is given as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Token id, checked against the vocabulary by the caller.
+    Token(u32),
+    /// Values: the row of [`Round::vectors`] with this index.
+    Vector(u32),
+    /// Nothing: the stage begins with what earlier stages stored.
+    Stored,
+}
+
+/// How the rows of a picture lie: in blocks of `merge` x `merge`, block after block row by row, and inside a block row
+/// by row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grid {
+    /// Rows, a multiple of `merge`.
+    pub rows: u32,
+    /// Columns, a multiple of `merge`.
+    pub cols: u32,
+    /// Side of a block.
+    pub merge: u32,
+}
+
+impl Grid {
+    /// Places.
+    pub fn len(&self) -> usize {
+        self.rows as usize * self.cols as usize
+    }
+
+    /// Whether there is no place.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Row and column of the place with this index.
+    pub fn place(&self, index: usize) -> (u32, u32) {
+        let merge = self.merge as usize;
+        let (block, inside) = (index / (merge * merge), index % (merge * merge));
+        let across = self.cols as usize / merge;
+        let (row, col) = (block / across * merge + inside / merge, block % across * merge + inside % merge);
+        (row as u32, col as u32)
+    }
+
+    /// Index of the place at a row and column.
+    pub fn index(&self, row: u32, col: u32) -> usize {
+        let (merge, row, col) = (self.merge as usize, row as usize, col as usize);
+        let block = row / merge * (self.cols as usize / merge) + col / merge;
+        block * merge * merge + row % merge * merge + col % merge
+    }
+}
+
 /// One row of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Token id, checked against the vocabulary by the caller.
-    pub token: u32,
-    /// Position in its stream.
+    /// What it is given as.
+    pub input: Input,
+    /// Position in its stream; for a picture, counted in rows of the round's stage.
     pub position: u32,
     /// Index in [`Round::lanes`].
     pub lane: u32,
@@ -54,17 +105,24 @@ pub struct Lane {
     pub first_row: usize,
     /// How many rows.
     pub rows: usize,
-    /// For each attention layer, the page of positions `i * PAGE_ROWS ..`, covering the lane's last position.
+    /// For each attention layer, the page of positions `i * PAGE_ROWS ..`, covering the lane's last position and, for a
+    /// picture, its grid.
     pub pages: Vec<Vec<PageId>>,
+    /// How a picture's rows lie. Its slot tells whose stores these are.
+    pub grid: Option<Grid>,
 }
 
 /// Work for one pass over the weights. Rows stand lane by lane.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
+    /// Which of the plan's stages; 0 where it has none. All rows of a picture go through a stage before the next.
+    pub stage: usize,
     /// At most [`ROUND_ROWS`].
     pub rows: Vec<Row>,
     /// One per stream.
     pub lanes: Vec<Lane>,
+    /// Rows given as values, one after the other, as wide as the output of the plan's `Embed` or `Input`.
+    pub vectors: Vec<f32>,
 }
 
 /// How far `advance` may go.
@@ -201,6 +259,8 @@ pub trait Backend: Send {
     fn copy_page(&mut self, from: PageId, to: PageId);
     /// Lets the memory of a page no stream refers to go.
     fn release_page(&mut self, page: PageId);
+    /// Lets what stages stored under `slot` go. Not while a round of it is in flight.
+    fn release_stores(&mut self, slot: Slot);
 
     /// Slice times for the step report.
     fn slice_times(&self) -> SliceTimes;

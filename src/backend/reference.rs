@@ -128,7 +128,15 @@ impl ReferenceBackend {
         let w = |id: WeightId| &self.weights[id.0][..];
         match *op {
             Op::Embed { table, out } => {
-                let tokens: Vec<u32> = running.round.rows.iter().map(|row| row.token).collect();
+                let tokens: Vec<u32> = running
+                    .round
+                    .rows
+                    .iter()
+                    .map(|row| match row.input {
+                        Input::Token(id) => id,
+                        _ => 0,
+                    })
+                    .collect();
                 running.fill(plan, out, |r, _| row(w(table), tokens[r] as usize, plan.width(out)).to_vec());
             }
             Op::RmsNorm { x, weight, out } => {
@@ -173,6 +181,14 @@ impl ReferenceBackend {
                 let x = running.copy(plan, x);
                 running.fill(plan, to, |r, to| add(&x[r], to));
             }
+            Op::Input { .. }
+            | Op::LayerNorm { .. }
+            | Op::GridRope { .. }
+            | Op::StoreGated { .. }
+            | Op::GridConv { .. }
+            | Op::Save { .. }
+            | Op::Load { .. }
+            | Op::Gelu { .. } => {}
             Op::Gather { x, out } => {
                 let (x, wanted) = (running.copy(plan, x), running.wanted.clone());
                 running.fill(plan, out, |r, _| x[wanted[r]].clone());
@@ -366,6 +382,8 @@ impl Backend for ReferenceBackend {
     fn release_page(&mut self, page: PageId) {
         self.pages.remove(&page);
     }
+
+    fn release_stores(&mut self, _slot: Slot) {}
 
     fn slice_times(&self) -> SliceTimes {
         self.times

@@ -92,7 +92,13 @@ fn short_conv(plan: &mut Plan, config: &TextConfig, b: &Buffers, index: usize) {
 
 fn attention(plan: &mut Plan, config: &TextConfig, b: &Buffers, index: usize, window: Option<usize>, rope: usize) {
     let name = |part: &str| format!("layers.{index}.self_attn.{part}");
-    let shape = AttentionShape { heads: config.heads, kv_heads: config.kv_heads, head_dim: config.head_dim, window };
+    let shape = AttentionShape {
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        window,
+        bidirectional: false,
+    };
     plan.attentions.push(shape);
     let layer = AttentionId(plan.attentions.len() - 1);
     let bias = config.attention_bias;

@@ -276,7 +276,7 @@ impl Binder<'_> {
         match spec.role {
             WeightRole::Matrix => checkpoint.check_shape(name, entry, &[&[n, k]], "a matrix of this config")?,
             WeightRole::Vector => checkpoint.check_shape(name, entry, &[&[n]], "a vector of this config")?,
-            WeightRole::Taps => {
+            WeightRole::Taps | WeightRole::GridTaps => {
                 checkpoint.check_shape(name, entry, &[&[n, 1, k], &[n, k, 1], &[n, k]], "the taps of this config")?
             }
         }

@@ -1,7 +1,7 @@
 //! A round in flight: rows of some streams on their way through the plan.
 
 use super::turns::Turn;
-use crate::backend::{Backend, Lane, Round, Row};
+use crate::backend::{Backend, Input, Lane, Round, Row};
 use crate::error::{Code, Error, Result};
 use crate::state::Restore;
 use crate::stream::Stream;
@@ -147,8 +147,13 @@ fn add_lane(round: &mut Round, wanted: &mut usize, stream: &Arc<Stream>, share: 
             wanted_rows.push((position, *wanted));
             *wanted += 1;
         }
-        round.rows.push(Row { token: *token, position: position as u32, lane: lane as u32, wanted: *is_wanted });
+        round.rows.push(Row {
+            input: Input::Token(*token),
+            position: position as u32,
+            lane: lane as u32,
+            wanted: *is_wanted,
+        });
     }
-    round.lanes.push(Lane { slot: stream.slot(), first_row, rows, pages: share.pages });
+    round.lanes.push(Lane { slot: stream.slot(), first_row, rows, pages: share.pages, grid: None });
     Part { stream: Arc::downgrade(stream), epoch: share.epoch, start: share.start, rows, wanted: wanted_rows, kept: 0 }
 }

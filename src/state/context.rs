@@ -236,7 +236,7 @@ mod tests {
     use crate::plan::AttentionShape;
 
     fn context() -> (Context, Arc<PageArena>) {
-        let shape = |window| AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, window };
+        let shape = |window| AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, window, bidirectional: false };
         let plan = Plan { attentions: vec![shape(None), shape(Some(100))], ..Plan::default() };
         let budget = ByteBudget::new(1 << 20, 0);
         let arena = PageArena::new(budget.clone(), 16);

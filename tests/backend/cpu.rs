@@ -2,7 +2,7 @@
 
 use crate::common::{Rng, cpu_options, random_backend};
 use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
-use lfm3::backend::{Backend, Encoding, Float, Lane, Limit, PAGE_ROWS, PageId, Progress, Round, Row, Slot};
+use lfm3::backend::{Backend, Encoding, Float, Input, Lane, Limit, PAGE_ROWS, PageId, Progress, Round, Row, Slot};
 use lfm3::model::config::{LayerKind, RopeConfig, TextConfig};
 use lfm3::model::forward::text_plan;
 use lfm3::plan::{BufferId, Plan};
@@ -63,7 +63,7 @@ impl Stream {
         let pages = ((self.at + rows).div_ceil(PAGE_ROWS)) as u32;
         let page = |layer: u32, i: u32| PageId(self.slot * 100 + layer * 20 + i);
         let pages = (0..layers).map(|layer| (0..pages).map(|i| page(layer, i)).collect()).collect();
-        Lane { slot: Slot(self.slot), first_row, rows, pages }
+        Lane { slot: Slot(self.slot), first_row, rows, pages, grid: None }
     }
 }
 
@@ -76,7 +76,12 @@ fn step(backend: &mut CpuBackend, plan: &Plan, streams: &mut [&mut Stream], coun
         round.lanes.push(stream.lane(plan, round.rows.len(), count));
         for i in 0..count {
             let (position, token) = ((stream.at + i) as u32, stream.tokens[stream.at + i]);
-            round.rows.push(Row { token, position, lane: lane as u32, wanted: i + wanted_each >= count });
+            round.rows.push(Row {
+                input: Input::Token(token),
+                position,
+                lane: lane as u32,
+                wanted: i + wanted_each >= count,
+            });
         }
     }
     let rows = round.rows.clone();
@@ -191,11 +196,16 @@ fn rows_not_kept_leave_no_trace() {
     while stream.at < COUNT {
         let count = (1 + rng.below(12)).min(COUNT - stream.at);
         let kept = rng.below(count + 1);
-        let mut round = Round { rows: Vec::new(), lanes: vec![stream.lane(&plan, 0, count)] };
+        let mut round = Round { rows: Vec::new(), lanes: vec![stream.lane(&plan, 0, count)], ..Round::default() };
         for i in 0..count {
             // Rows past those kept are wrong guesses.
             let token = if i < kept { stream.tokens[stream.at + i] } else { rng.below(VOCAB) as u32 };
-            round.rows.push(Row { token, position: (stream.at + i) as u32, lane: 0, wanted: true });
+            round.rows.push(Row {
+                input: Input::Token(token),
+                position: (stream.at + i) as u32,
+                lane: 0,
+                wanted: true,
+            });
         }
         backend.submit(round).expect("a good round");
         backend.advance(if kept > 0 { Limit::End } else { Limit::Slices(400) }).expect("progress");
@@ -246,14 +256,19 @@ fn pages_behind_the_window_may_be_gone() {
     let mut backend = random_backend(&plan, four_bits(), &options);
     let mut stream = Stream::new(0, 200);
     while stream.at < 200 {
-        let mut round = Round { rows: Vec::new(), lanes: vec![stream.lane(&plan, 0, 8)] };
+        let mut round = Round { rows: Vec::new(), lanes: vec![stream.lane(&plan, 0, 8)], ..Round::default() };
         let gone = (stream.at + 1).saturating_sub(config.window) / PAGE_ROWS;
         for page in &mut round.lanes[0].pages[0][..gone] {
             backend.release_page(std::mem::replace(page, PageId::NONE));
         }
         for i in 0..8 {
             let token = stream.tokens[stream.at + i];
-            round.rows.push(Row { token, position: (stream.at + i) as u32, lane: 0, wanted: true });
+            round.rows.push(Row {
+                input: Input::Token(token),
+                position: (stream.at + i) as u32,
+                lane: 0,
+                wanted: true,
+            });
         }
         backend.submit(round).expect("a good round");
         backend.advance(Limit::End).expect("progress");
@@ -282,7 +297,12 @@ fn values_that_are_not_finite_fault_their_lane_alone() {
                 for (lane, stream) in [&stream, &other].into_iter().enumerate() {
                     round.lanes.push(stream.lane(&plan, lane * ROWS, ROWS));
                     for i in 0..ROWS {
-                        let row = Row { token: stream.tokens[i], position: i as u32, lane: lane as u32, wanted: true };
+                        let row = Row {
+                            input: Input::Token(stream.tokens[i]),
+                            position: i as u32,
+                            lane: lane as u32,
+                            wanted: true,
+                        };
                         round.rows.push(row);
                     }
                 }
@@ -312,9 +332,10 @@ fn ops_stop_where_asked_inside_shared_products() {
     let mut backend = random_backend(&plan, four_bits(), &cpu_options(2, Isa::best()));
     let mut whole = random_backend(&plan, four_bits(), &cpu_options(1, Isa::best()));
     let stream = Stream::new(0, 40);
-    let rows: Vec<Row> =
-        (0..40).map(|i| Row { token: stream.tokens[i], position: i as u32, lane: 0, wanted: i > 30 }).collect();
-    let round = Round { rows, lanes: vec![stream.lane(&plan, 0, 40)] };
+    let rows: Vec<Row> = (0..40)
+        .map(|i| Row { input: Input::Token(stream.tokens[i]), position: i as u32, lane: 0, wanted: i > 30 })
+        .collect();
+    let round = Round { rows, lanes: vec![stream.lane(&plan, 0, 40)], ..Round::default() };
     backend.submit(round.clone()).expect("a good round");
     for op in 0..=plan.ops.len() {
         let progress = backend.advance(Limit::Ops(op)).expect("progress");
@@ -366,13 +387,13 @@ fn bad_rounds_are_refused_by_name() {
     let mut backend = random_backend(&plan, four_bits(), &cpu_options(1, Isa::best()));
     let stream = Stream::new(0, 100);
     let good = |rows: usize| {
-        let row = |i: usize| Row { token: stream.tokens[i], position: i as u32, lane: 0, wanted: false };
-        Round { rows: (0..rows).map(row).collect(), lanes: vec![stream.lane(&plan, 0, rows)] }
+        let row = |i: usize| Row { input: Input::Token(stream.tokens[i]), position: i as u32, lane: 0, wanted: false };
+        Round { rows: (0..rows).map(row).collect(), lanes: vec![stream.lane(&plan, 0, rows)], ..Round::default() }
     };
     type Spoil = fn(&mut Round);
     let spoils: [(&str, Spoil); 9] = [
         ("no rows", |r| r.rows.clear()),
-        ("token past the vocabulary", |r| r.rows[2].token = VOCAB as u32),
+        ("token past the vocabulary", |r| r.rows[2].input = Input::Token(VOCAB as u32)),
         ("position jumps", |r| r.rows[3].position += 1),
         ("unknown lane", |r| r.rows[0].lane = 1),
         ("rows without a lane", |r| r.lanes[0].rows -= 1),
@@ -404,8 +425,10 @@ fn a_budget_is_kept_and_one_slice_is_always_done() {
     let stream = Stream::new(0, 64);
     let mut advances = 0;
     for _ in 0..4 {
-        let row = |i: usize| Row { token: stream.tokens[i], position: i as u32, lane: 0, wanted: i == 63 };
-        let round = Round { rows: (0..64).map(row).collect(), lanes: vec![stream.lane(&plan, 0, 64)] };
+        let row =
+            |i: usize| Row { input: Input::Token(stream.tokens[i]), position: i as u32, lane: 0, wanted: i == 63 };
+        let round =
+            Round { rows: (0..64).map(row).collect(), lanes: vec![stream.lane(&plan, 0, 64)], ..Round::default() };
         backend.submit(round).expect("a good round");
         while backend.advance(Limit::Until(Instant::now())).expect("progress") == Progress::Working {
             advances += 1;

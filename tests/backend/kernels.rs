@@ -523,7 +523,10 @@ fn attend_cases() -> Vec<Case> {
     let shapes = [(1, 1, 16), (2, 1, 64), (3, 3, 20), (6, 2, 48), (5, 1, 100), (4, 2, 128)];
     for (index, window) in [None, Some(1), Some(7), Some(31), Some(32), Some(33), Some(64)].into_iter().enumerate() {
         for (heads, kv_heads, head_dim) in [shapes[index % 6], shapes[(index + 3) % 6]] {
-            cases.push(attend_case(&mut rng, AttentionShape { heads, kv_heads, head_dim, window }));
+            cases.push(attend_case(
+                &mut rng,
+                AttentionShape { heads, kv_heads, head_dim, window, bidirectional: false },
+            ));
         }
     }
     cases
@@ -537,7 +540,7 @@ fn attention_is_within_its_bound_in_every_window() {
 #[test]
 fn stored_values_are_f16_rounded_to_even_and_saturated() {
     let mut rng = Rng(11);
-    let shape = AttentionShape { heads: 2, kv_heads: 2, head_dim: 16, window: Some(1) };
+    let shape = AttentionShape { heads: 2, kv_heads: 2, head_dim: 16, window: Some(1), bidirectional: false };
     let mut case = attend_case(&mut rng, shape);
     let special = [65504.0, 65519.9, 65520.0, 1e9, -1e9, 1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 6e-8, 2.9e-8, -3e-5];
     for step in &mut case.steps {

@@ -3,7 +3,7 @@
 
 use crate::common::{cpu_options, random_backend};
 use lfm3::backend::cpu::{CpuBackend, Isa};
-use lfm3::backend::{Backend, Encoding, Float, Lane, Limit, Round, Row, Slot};
+use lfm3::backend::{Backend, Encoding, Float, Input, Lane, Limit, Round, Row, Slot};
 use lfm3::plan::{BufferId, Op, Plan, RowSet, WeightRole};
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ fn one_product() -> Plan {
 }
 
 fn round(rows: usize) -> Round {
-    let row = |i: usize| Row { token: 0, position: i as u32, lane: 0, wanted: false };
-    let lane = Lane { slot: Slot(0), first_row: 0, rows, pages: Vec::new() };
-    Round { rows: (0..rows).map(row).collect(), lanes: vec![lane] }
+    let row = |i: usize| Row { input: Input::Token(0), position: i as u32, lane: 0, wanted: false };
+    let lane = Lane { slot: Slot(0), first_row: 0, rows, pages: Vec::new(), grid: None };
+    Round { rows: (0..rows).map(row).collect(), lanes: vec![lane], ..Round::default() }
 }
 
 /// The best of several seconds' worth, in multiply-adds a nanosecond.

@@ -96,6 +96,7 @@ impl Backend for Mock {
     fn set_conv_state(&mut self, _: Slot, _: &ConvState) {}
     fn reset_conv_state(&mut self, _: Slot) {}
     fn copy_page(&mut self, _: PageId, _: PageId) {}
+    fn release_stores(&mut self, _slot: Slot) {}
     fn release_page(&mut self, _: PageId) {}
     fn slice_times(&self) -> SliceTimes {
         unimplemented!()

@@ -336,6 +336,8 @@ impl Backend for CpuBackend {
         self.runner.pages.release(page);
     }
 
+    fn release_stores(&mut self, _slot: Slot) {}
+
     fn slice_times(&self) -> SliceTimes {
         SliceTimes { next: Duration::from_nanos(self.next_ns as u64), worst: self.costs.worst() }
     }

@@ -171,7 +171,7 @@ impl Packed {
                 load_dense(source, &desc, Dense::new(desc.rows, desc.cols, float))
             }
             (WeightRole::Vector, Encoding::Dense(float)) => Ok(Packed::Vector(load_floats(source, &desc, float)?)),
-            (WeightRole::Taps, Encoding::Dense(float)) => {
+            (WeightRole::Taps | WeightRole::GridTaps, Encoding::Dense(float)) => {
                 let by_channel = load_floats(source, &desc, float)?;
                 let value = |i: usize| by_channel[i % desc.rows * desc.cols + i / desc.rows];
                 Ok(Packed::Taps((0..desc.rows * desc.cols).map(value).collect()))
@@ -192,7 +192,7 @@ pub fn packed_bytes(desc: &TensorDesc, role: WeightRole, options: &CpuOptions) -
         padded / tile * cols.div_ceil(group) * (tile * group * bits / 8 + 2 * tile * float.bytes() as u64)
     };
     match (role, desc.encoding) {
-        (WeightRole::Vector | WeightRole::Taps, _) => rows * cols * 4,
+        (WeightRole::Vector | WeightRole::Taps | WeightRole::GridTaps, _) => rows * cols * 4,
         (_, Encoding::Affine { bits, group, scales }) => affine(u64::from(bits), group as u64, scales),
         (_, Encoding::Dense(_)) if options.round_to_8_bits => affine(8, BLOCK as u64, Float::F32),
         (_, Encoding::Dense(float)) => padded * cols * float.bytes() as u64,

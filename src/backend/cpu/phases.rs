@@ -95,6 +95,7 @@ pub fn compile(plan: &Plan) -> Result<Vec<Phase>> {
             Op::SwiGlu { gate, up, out } => push(Step::SwiGlu { gate, up, out }),
             Op::Add { x, to } => push(Step::Add { x, to }),
             Op::Gather { x, out } => push(Step::Gather { x, out }),
+            _ => return Err(Error::new(Code::Unsupported, format!("op {op}: {what:?}"))),
         }
     }
     Ok(phases)
@@ -157,6 +158,14 @@ fn fits(plan: &Plan, op: &Op) -> bool {
         }
         Op::SwiGlu { gate, up, out } => alike(gate, up) && alike(gate, out) && up != out,
         Op::Add { x, to } => alike(x, to) && x != to,
+        Op::Input { .. }
+        | Op::LayerNorm { .. }
+        | Op::GridRope { .. }
+        | Op::StoreGated { .. }
+        | Op::GridConv { .. }
+        | Op::Save { .. }
+        | Op::Load { .. }
+        | Op::Gelu { .. } => true,
         Op::Gather { x, out } => width(x) == width(out) && set(x) == RowSet::All && set(out) == RowSet::Wanted,
     }
 }

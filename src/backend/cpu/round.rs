@@ -1,7 +1,7 @@
 //! A round being run: checked, with its blocks for attention and its faults.
 
 use super::attend::{BLOCK_ROWS, SPAN};
-use crate::backend::{Lane, PAGE_ROWS, PageId, ROUND_LOGITS, ROUND_ROWS, Round};
+use crate::backend::{Input, Lane, PAGE_ROWS, PageId, ROUND_LOGITS, ROUND_ROWS, Round};
 use crate::error::{Code, Error, Result};
 use crate::plan::{AttentionShape, Op, Plan};
 use std::ops::Range;
@@ -111,7 +111,7 @@ fn check(plan: &Plan, round: &Round, wanted: usize) -> std::result::Result<(), S
         let rows = &round.rows[next..next + lane.rows];
         for (i, row) in rows.iter().enumerate() {
             let expected = u64::from(rows[0].position) + i as u64;
-            if row.lane as usize != index || u64::from(row.position) != expected || row.token as usize >= vocab {
+            if row.lane as usize != index || u64::from(row.position) != expected || !fits(row.input, vocab, round) {
                 return Err(format!("row {}: {row:?} in lane {index}, expected position {expected}", next + i));
             }
         }
@@ -119,6 +119,14 @@ fn check(plan: &Plan, round: &Round, wanted: usize) -> std::result::Result<(), S
         check_pages(plan, round, index, lane)?;
     }
     if next == round.rows.len() { Ok(()) } else { Err(format!("lanes end at row {next} of {}", round.rows.len())) }
+}
+
+/// Whether what a row is given as is there.
+fn fits(input: Input, vocab: usize, round: &Round) -> bool {
+    match input {
+        Input::Token(id) => (id as usize) < vocab,
+        Input::Vector(_) | Input::Stored => round.vectors.is_empty() && false,
+    }
 }
 
 fn check_pages(plan: &Plan, round: &Round, index: usize, lane: &Lane) -> std::result::Result<(), String> {

@@ -11,7 +11,7 @@ use super::phases::{Product, Step};
 use super::pool::{Pool, Shared};
 use super::round::Active;
 use super::{Isa, elementwise, norm, rope};
-use crate::backend::{KEY_CHUNK, PAGE_ROWS, ROUND_LOGITS, ROUND_ROWS};
+use crate::backend::{Input, KEY_CHUNK, PAGE_ROWS, ROUND_LOGITS, ROUND_ROWS};
 use crate::plan::{AttentionId, BufferId, ConvId, Op, Plan, RowSet, WeightId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -278,7 +278,10 @@ impl Runner {
         let isa = self.isa;
         match *step {
             Step::Embed { table, out } => self.each_row(out, task, |view, row, out| {
-                let token = view.round.round.rows[row].token as usize;
+                let Input::Token(token) = view.round.round.rows[row].input else {
+                    unreachable!("until values are taken")
+                };
+                let token = token as usize;
                 match view.weight(table) {
                     Packed::Affine(matrix) => matrix.row(token, out),
                     Packed::Dense(matrix) => matrix.row(token, out),

@@ -43,7 +43,7 @@ pub fn random_weights_as(plan: &Plan, rng: &mut Rng, mut next: impl FnMut() -> E
     let mut tensor = |role: WeightRole, rows: usize, cols: usize| match role {
         WeightRole::Matrix => Tensor::random(rng, rows, cols, next(), 3.0 / (cols as f32).sqrt()),
         WeightRole::Vector => Tensor::vector(&rng.values(rows, 0.5).iter().map(|v| v + 1.0).collect::<Vec<_>>()),
-        WeightRole::Taps => Tensor::random(rng, rows, cols, Encoding::Dense(Float::F32), 0.8),
+        WeightRole::Taps | WeightRole::GridTaps => Tensor::random(rng, rows, cols, Encoding::Dense(Float::F32), 0.8),
     };
     plan.weights.iter().map(|w| tensor(w.role, w.rows, w.cols)).collect()
 }

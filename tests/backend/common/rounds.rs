@@ -2,7 +2,7 @@
 
 use super::{Rng, load, random_weights_as};
 use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
-use lfm3::backend::{Backend, Encoding, Lane, PAGE_ROWS, PageId, Round, Row, Slot};
+use lfm3::backend::{Backend, Encoding, Input, Lane, PAGE_ROWS, PageId, Round, Row, Slot};
 use lfm3::plan::Plan;
 use std::sync::Arc;
 
@@ -29,10 +29,15 @@ pub fn round(plan: &Plan, cuts: &[Cut]) -> Round {
     for (index, cut) in cuts.iter().enumerate() {
         let first_row = round.rows.len();
         for (i, &(token, wanted)) in cut.rows.iter().enumerate() {
-            round.rows.push(Row { token, position: (cut.start + i) as u32, lane: index as u32, wanted });
+            round.rows.push(Row {
+                input: Input::Token(token),
+                position: (cut.start + i) as u32,
+                lane: index as u32,
+                wanted,
+            });
         }
         let pages = pages(plan, cut.stream, cut.start + cut.rows.len());
-        round.lanes.push(Lane { slot: Slot(cut.stream as u32), first_row, rows: cut.rows.len(), pages });
+        round.lanes.push(Lane { slot: Slot(cut.stream as u32), first_row, rows: cut.rows.len(), pages, grid: None });
     }
     round
 }
