@@ -3,11 +3,14 @@
 use crate::backend::Slot;
 use crate::engine::{Model, SlotLease};
 use crate::error::{Code, Error, Result};
+use crate::picture::media::{Given, Medium};
 use crate::sampler::{Sampler, Sampling};
-use crate::text::{ReplyFilter, check_stop};
+use crate::state::Placed;
+use crate::text::{MediaText, ReplyFilter, check_stop};
 use core::Core;
 use parking_lot::{Mutex, MutexGuard};
 use reply::{Reply, ReplySetup};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -188,36 +191,61 @@ impl Stream {
     /// Queues text; control tokens are recognized only when `control`.
     pub fn append_text(&self, text: &str, control: bool) -> Result<()> {
         let tokens = self.model.tokenize(text, control)?;
-        self.append(&tokens)
+        self.append(&tokens, |_| Vec::new(), "append_text")
     }
 
     /// Queues tokens. Ids past the vocabulary and placeholders of pictures are refused.
     pub fn append_tokens(&self, tokens: &[u32]) -> Result<()> {
         self.model.check_tokens(tokens)?;
-        self.append(tokens)
+        self.append(tokens, |_| Vec::new(), "append_tokens")
     }
 
-    fn append(&self, tokens: &[u32]) -> Result<()> {
-        let mut core = self.idle("append")?;
+    /// Queues a picture or a video between its start and end tokens. Headers are checked now, decoding is work of steps.
+    pub fn append_media(&self, given: &Given) -> Result<()> {
+        drop(self.idle("append_media")?);
+        let medium = self.take(given)?;
+        let (tokens, runs) = self.model.media_run(&medium.text)?;
+        let placed = |start: usize| {
+            let starts = runs.iter().map(|run| start + run.start);
+            starts.zip(&medium.views).map(|(start, view)| Placed { start, view: view.clone() }).collect()
+        };
+        self.append(&tokens, placed, "append_media")
+    }
+
+    /// A medium of what the host gives; what the stream holds of it already is not copied again.
+    fn take(&self, given: &Given) -> Result<Medium> {
+        self.model.take_media(given, &|key| self.core.lock().context.sights().view(key))
+    }
+
+    /// Queues tokens with the pictures that `placed` gives for where they begin.
+    fn append(&self, tokens: &[u32], placed: impl Fn(usize) -> Vec<Placed>, call: &str) -> Result<()> {
+        let mut core = self.idle(call)?;
         let limit = core.context_limit;
         core.context.check_room(tokens.len(), limit)?;
-        core.append(tokens, |id| self.model.is_eos(id));
+        let placed = placed(core.context.tokens().len());
+        core.append(tokens, placed, |id| self.model.is_eos(id));
         Ok(())
     }
 
-    /// Renders a chat, keeps the common prefix with what the stream holds, queues the rest.
-    pub fn set_chat(&self, json: &str) -> Result<()> {
-        self.model.check_open()?;
-        let tokens = self.model.chat_tokens(json)?;
+    /// Renders a chat, keeps the common prefix with what the stream holds, queues the rest. Parts of type image and video
+    /// take the next of `media`.
+    pub fn set_chat(&self, json: &str, media: &[Given]) -> Result<()> {
+        drop(self.idle("set_chat")?);
+        let media = media.iter().map(|given| self.take(given)).collect::<Result<Vec<Medium>>>()?;
+        let texts: Vec<MediaText> = media.iter().map(|medium| medium.text.clone()).collect();
+        let prompt = self.model.chat(json, &texts)?;
+        let (tokens, placed) = (prompt.tokens, placed(&media, &prompt.media));
         let mut core = self.idle("set_chat")?;
         if tokens.len() > core.context_limit {
             let limit = core.context_limit;
             let message = format!("the chat is {} tokens long, the stream's context limit is {limit}", tokens.len());
             return Err(Error::new(Code::ContextFull, message));
         }
-        let common = core.context.tokens().iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+        let common = core.context.common(&tokens, &placed);
         core.rewind(common);
-        core.append(&tokens[common..], |id| self.model.is_eos(id));
+        let later = placed.into_iter().filter(|placed| placed.start + placed.view.tokens() > common);
+        core.append(&tokens[common..], later.collect(), |id| self.model.is_eos(id));
+        core.tools = prompt.tools;
         Ok(())
     }
 
@@ -405,6 +433,15 @@ impl Stream {
         }
         Ok(core)
     }
+}
+
+/// Views at the places their medium's runs of placeholders have, in order.
+fn placed(media: &[Medium], runs: &[(usize, Vec<Range<usize>>)]) -> Vec<Placed> {
+    let of = |(index, runs): &(usize, Vec<Range<usize>>)| {
+        let views = media[*index].views.clone();
+        runs.iter().map(|run| run.start).zip(views).map(|(start, view)| Placed { start, view }).collect::<Vec<_>>()
+    };
+    runs.iter().flat_map(of).collect()
 }
 
 fn invalid(message: String) -> Error {

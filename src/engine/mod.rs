@@ -1,12 +1,13 @@
 //! An open model: weights, backend and the streams it steps.
 //!
-//! `options` is what the host asks for, `sizes` what that takes, `info` what the model then is; `slots` are the
-//! streams' places in the backend.
+//! `options` is what the host asks for, `sizes` what that takes, `info` what the model then is; `vision` is the part that
+//! sees; `slots` are the streams' places in the backend.
 
 mod info;
 mod options;
 mod sizes;
 mod slots;
+mod vision;
 
 pub use crate::backend::cpu::{Isa, MAX_THREADS};
 pub use crate::text::Clock;
@@ -15,23 +16,28 @@ pub use options::ModelOptions;
 pub use sizes::MemoryReport;
 pub use slots::{MAX_STREAMS, SlotLease};
 
+use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, FpGuard};
 use crate::error::{Code, Error, Result};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::forward::text_plan;
 use crate::model::load::load_weights;
+use crate::model::vision::vision_plan;
+use crate::picture::media::{Given, Key, Medium, View};
 use crate::sampler::Sampling;
 use crate::scheduler::Scheduler;
 use crate::state::{ByteBudget, Context, PageArena, Shape};
 use crate::stream::Stream;
-use crate::text::{self, ChatTemplate, Prompt, SpecialTokens, Tokenizer, choose_template, special_tokens};
+use crate::text::{self, ChatTemplate, MediaText, Prompt, SpecialTokens, Tokenizer, choose_template, special_tokens};
 use parking_lot::Mutex;
 use sizes::Sizes;
 use slots::Slots;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use vision::Eyes;
 
 /// Longest budget of a step; longer ones are cut to it.
 const MAX_BUDGET: Duration = Duration::from_secs(3600);
@@ -67,6 +73,7 @@ pub struct Model {
     tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
     clock: Clock,
+    eyes: Eyes,
     /// Placeholder tokens that only pictures and videos may put into a stream.
     placeholders: Vec<u32>,
     shape: Arc<Shape>,
@@ -116,7 +123,8 @@ impl Model {
         let checkpoint = Checkpoint::open(path)?;
         let context_limit = options.context_limit(checkpoint.config.text.max_positions)?;
         let plan = Arc::new(text_plan(&checkpoint.config.text));
-        let sizes = Sizes::of(&checkpoint, &plan, options)?;
+        let tower_plan = checkpoint.config.vision.as_ref().map(|config| Arc::new(vision_plan(config)));
+        let sizes = Sizes::of(&checkpoint, &plan, tower_plan.as_deref(), options)?;
         let limit = options.host_bytes.unwrap_or(u64::MAX);
         let fixed = sizes.report.weights + sizes.report.scratch;
         if fixed > limit {
@@ -126,8 +134,12 @@ impl Model {
         let tokenizer = Arc::new(Tokenizer::load(&checkpoint.tokenizer_json, "tokenizer.json")?);
         let template = load_template(&checkpoint)?;
         let mut backend = CpuBackend::new(plan.clone(), &options.cpu())?;
-        load_weights(&checkpoint, &plan, &mut backend, progress)?;
+        let tower_backend = tower_plan.as_ref().map(|plan| backend.sharing(plan.clone())).transpose()?;
+        let mut tower = tower_plan.zip(tower_backend);
+        let vision = tower.as_mut().map(|(plan, backend)| (&**plan, backend as &mut dyn Backend));
+        load_weights(&checkpoint, (&plan, &mut backend), vision, progress)?;
         let budget = ByteBudget::new(limit, fixed);
+        let tower = tower.map(|(plan, backend)| vision::tower(plan, backend, &sizes, &budget));
         let arena = PageArena::new(budget.clone(), sizes.page_bytes);
         Ok(Arc::new(Model {
             info: info::model_info(&checkpoint, &sizes, options, context_limit),
@@ -135,7 +147,8 @@ impl Model {
             tokenizer,
             template,
             clock: options.clock,
-            placeholders: checkpoint.config.placeholders.clone(),
+            eyes: Eyes::new(&checkpoint, options, &budget),
+            placeholders: checkpoint.config.placeholders(),
             shape: Arc::new(Shape::new(&plan, sizes.conv_bytes)),
             arena: arena.clone(),
             budget,
@@ -143,7 +156,7 @@ impl Model {
             slots: Arc::default(),
             streams: Mutex::default(),
             stream_ids: AtomicU64::new(1),
-            scheduler: Mutex::new(Some(Scheduler::new(Box::new(backend), arena))),
+            scheduler: Mutex::new(Some(Scheduler::new(Box::new(backend), arena, tower))),
             stepping: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
@@ -156,7 +169,8 @@ impl Model {
         let checkpoint = Checkpoint::open(path)?;
         options.context_limit(checkpoint.config.text.max_positions)?;
         let plan = text_plan(&checkpoint.config.text);
-        Ok(Sizes::of(&checkpoint, &plan, options)?.report)
+        let tower = checkpoint.config.vision.as_ref().map(vision_plan);
+        Ok(Sizes::of(&checkpoint, &plan, tower.as_ref(), options)?.report)
     }
 
     /// What the model is.
@@ -248,11 +262,21 @@ impl Model {
         Ok(self.prompt(json)?.text)
     }
 
-    /// Tokens of a chat.
-    pub(crate) fn chat_tokens(&self, json: &str) -> Result<Vec<u32>> {
-        let tokens = self.prompt(json)?.tokens;
-        self.check_tokens(&tokens)?;
-        Ok(tokens)
+    /// A chat with its pictures and videos.
+    pub(crate) fn chat(&self, json: &str, media: &[MediaText]) -> Result<Prompt> {
+        let prompt = self.prompt(json, media)?;
+        self.check_vocab(&prompt.tokens)?;
+        Ok(prompt)
+    }
+
+    /// What the host gives as a medium of this model; of what `known` has a view for, nothing is copied.
+    pub(crate) fn take_media(&self, given: &Given, known: &dyn Fn(&Key) -> Option<Arc<View>>) -> Result<Medium> {
+        self.eyes.take(given, known)
+    }
+
+    /// Tokens of a medium outside a chat, and where its runs of placeholders are.
+    pub(crate) fn media_run(&self, medium: &MediaText) -> Result<(Vec<u32>, Vec<Range<usize>>)> {
+        text::media_run(&self.tokenizer, medium, &self.eyes.tokens)
     }
 
     fn prompt(&self, json: &str) -> Result<Prompt> {
@@ -279,18 +303,22 @@ impl Model {
 
     /// Fails on ids past the vocabulary and on placeholders.
     pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
+        self.check_vocab(tokens)?;
+        let found = tokens.iter().enumerate().find(|(_, id)| self.placeholders.contains(id));
+        found.map_or(Ok(()), |(index, id)| {
+            let message = format!("token {index} is {id}, which stands for a picture: append the picture itself");
+            Err(Error::new(Code::InvalidArgument, message))
+        })
+    }
+
+    /// Fails on ids past the vocabulary.
+    fn check_vocab(&self, tokens: &[u32]) -> Result<()> {
         let vocab = self.info.vocab_size;
-        for (index, id) in tokens.iter().enumerate() {
-            let message = if *id as usize >= vocab {
-                format!("token {index} is {id}, the vocabulary has {vocab}")
-            } else if self.placeholders.contains(id) {
-                format!("token {index} is {id}, a placeholder that only a picture or video may stand for")
-            } else {
-                continue;
-            };
-            return Err(Error::new(Code::InvalidArgument, message));
-        }
-        Ok(())
+        let found = tokens.iter().enumerate().find(|(_, id)| **id as usize >= vocab);
+        found.map_or(Ok(()), |(index, id)| {
+            let message = format!("token {index} is {id}, the vocabulary has {vocab}");
+            Err(Error::new(Code::InvalidArgument, message))
+        })
     }
 
     /// Whether a reply behind `tokens` begins inside a block of thinking.

@@ -15,6 +15,8 @@ pub struct ModelOptions {
     pub round_to_8_bits: bool,
     /// Most positions of a stream; at most the checkpoint's own limit.
     pub context_limit: Option<usize>,
+    /// Most tokens of one picture, or of all frames of a video.
+    pub max_picture_tokens: Option<u64>,
     /// Most bytes of weights, pages, states and scratch together.
     pub host_bytes: Option<u64>,
     /// The clock templates see.
@@ -29,6 +31,7 @@ impl Default for ModelOptions {
             isa: None,
             round_to_8_bits: false,
             context_limit: None,
+            max_picture_tokens: None,
             host_bytes: None,
             clock: Clock::default(),
         }

@@ -38,7 +38,7 @@ fn is_struct_size(size: usize) -> bool {
 ///
 /// # Safety
 /// `pointer` is valid for the four bytes it begins with.
-unsafe fn struct_size<T: Struct>(pointer: *const T) -> Result<usize> {
+pub(super) unsafe fn struct_size<T: Struct>(pointer: *const T) -> Result<usize> {
     // SAFETY: the caller's promise is ours; nothing is assumed about the alignment.
     let size = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
     if !is_struct_size(size) {

@@ -16,6 +16,8 @@ pub mod model;
 
 pub mod stream;
 
+pub mod media;
+
 pub mod generate;
 
 pub mod event;

@@ -61,7 +61,8 @@ pub struct lfm3_model_params {
     pub isa: i32,
     /// Most positions of a stream; 0 is the checkpoint's own limit.
     pub context_limit: u64,
-    /// Most tokens of one picture; 0 is the checkpoint's own limit. Of no effect in this version, which has none.
+    /// Most tokens of one picture, or of all frames of a video: larger ones are made smaller. 0 is the checkpoint's own
+    /// limit, which may be 16,384 and take minutes to look at.
     pub max_picture_tokens: u64,
     /// Most bytes of host memory for weights, pages, states and scratch together; 0 sets no limit.
     pub host_bytes: u64,
@@ -362,6 +363,7 @@ pub(super) fn options(params: &lfm3_model_params) -> Result<ModelOptions> {
         isa,
         round_to_8_bits: params.round_to_8_bits == 1,
         context_limit: limit(params.context_limit),
+        max_picture_tokens: Some(params.max_picture_tokens).filter(|&most| most > 0),
         host_bytes: Some(params.host_bytes).filter(|&bytes| bytes > 0),
         clock: Clock {
             unix_seconds: Some(params.unix_seconds).filter(|&seconds| seconds >= 0),

@@ -4,9 +4,10 @@ use super::args::{self, Struct};
 use super::event::Slot;
 use super::guard;
 use super::handle::{self, Health, Kind};
+use super::media::{self, lfm3_media};
 use super::model::{self, OpenModel, lfm3_model};
 use super::status::LFM3_OK;
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
 use crate::stream::{Stream, StreamOptions};
 use parking_lot::Mutex;
 use std::ffi::c_char;
@@ -19,11 +20,6 @@ pub const LFM3_TEXT_CONTROL_TOKENS: u32 = 1;
 /// One conversation: its tokens, its state and its events. Made by `lfm3_stream_new`, owned by the host, freed by
 /// `lfm3_stream_free`.
 pub struct lfm3_stream {
-    _opaque: [u8; 0],
-}
-
-/// A picture or a video for `lfm3_stream_set_chat`; this version has none.
-pub struct lfm3_media {
     _opaque: [u8; 0],
 }
 
@@ -137,14 +133,19 @@ pub unsafe extern "C" fn lfm3_stream_error(
 ///
 /// - `json`: `len` bytes of `{"messages": [{"role": "user", "content": "…"}, …], "tools": […],
 ///   "enable_thinking": true, "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left
-///   out. `content` may also be parts of type text. What messages and tools say never becomes a control token. Without
+///   out. `content` may also be a list of parts: `{"type": "text", "text": "…"}`, `{"type": "image"}`,
+///   `{"type": "video"}`. What messages and tools say never becomes a control token. Without
 ///   `enable_thinking` the template decides, and LFM3's thinks: `LFM3_EVENT_REASONING` comes first. A reply goes back
 ///   as `{"role": "assistant", "content": "…"}`, escaped as JSON asks, without its reasoning.
-/// - `media`, `media_count`: NULL and 0; this version takes no pictures (`LFM3_ERR_UNSUPPORTED`).
+/// - `media`, `media_count`: the pictures and videos of the parts, in the order of the parts: those of earlier turns
+///   too, in each call. NULL and 0 without. What the stream holds already is neither copied nor computed again.
 /// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that does not fit, with the place in it;
+///   `LFM3_ERR_FORMAT` for a picture that is none; `LFM3_ERR_UNSUPPORTED` for media where the model has no vision;
 ///   `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`, `LFM3_ERR_CONTEXT_FULL`; `LFM3_ERR_STATE` while a reply runs. After an
-///   error the stream holds what it held.
-/// - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1.
+///   error the stream holds what it held. A file whose header is good and whose rest is broken shows in a step: the
+///   stream ends with `LFM3_DONE_ERROR`.
+/// - Threads: one a stream at a time, also beside a step. Nothing is computed or decoded here, but media are copied and
+///   hashed. Since 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lfm3_stream_set_chat(
     stream: *mut lfm3_stream,
@@ -156,10 +157,7 @@ pub unsafe extern "C" fn lfm3_stream_set_chat(
     // SAFETY: the host promises a live stream and `len` bytes at `json`.
     unsafe {
         call(stream, |stream| {
-            if media_count > 0 || !media.is_null() {
-                return Err(Error::new(Code::Unsupported, "media: this version of the library takes no pictures"));
-            }
-            stream.set_chat(args::text(json, len, "the chat")?)?;
+            stream.set_chat(args::text(json, len, "the chat")?, &media::given_all(media, media_count)?)?;
             Ok(LFM3_OK)
         })
     }
@@ -196,6 +194,23 @@ pub unsafe extern "C" fn lfm3_stream_append_tokens(stream: *mut lfm3_stream, tok
     unsafe {
         call(stream, |stream| {
             stream.append_tokens(args::slice(tokens, count, "the tokens")?)?;
+            Ok(LFM3_OK)
+        })
+    }
+}
+
+/// Queues a picture or a video behind what the stream holds, between the tokens that begin and end it; a video with the
+/// time before each pair of frames.
+///
+/// - Returns: as `lfm3_stream_set_chat`.
+/// - Threads: one a stream at a time, also beside a step. The data is copied and hashed here, and decoded in steps: a
+///   file's decoding is one slice, about 10 ms a megapixel; RGB needs none. Since 0.1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lfm3_stream_append_media(stream: *mut lfm3_stream, media: *const lfm3_media) -> i32 {
+    // SAFETY: the host promises a live stream, a struct of the size it states, and what it points to.
+    unsafe {
+        call(stream, |stream| {
+            stream.append_media(&media::given(media)?)?;
             Ok(LFM3_OK)
         })
     }

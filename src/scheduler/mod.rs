@@ -2,7 +2,10 @@
 
 mod pace;
 mod round;
+mod tower;
 mod turns;
+
+pub use tower::TowerParts;
 
 use crate::backend::{Backend, Limit, Progress, SliceTimes};
 use crate::error::Result;
@@ -13,6 +16,7 @@ use pace::Pace;
 use round::RoundInFlight;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tower::{Look, Tower};
 use turns::{Turn, Turns};
 
 /// Longest stretch of slices between two looks at the cancel flags.
@@ -23,6 +27,8 @@ pub struct Scheduler {
     backend: Box<dyn Backend>,
     arena: Arc<PageArena>,
     round: Option<RoundInFlight>,
+    /// Where the checkpoint has one.
+    tower: Option<Tower>,
     turns: Turns,
     settle_pace: Pace,
     finish_pace: Pace,
@@ -40,12 +46,13 @@ pub enum Outcome {
 }
 
 impl Scheduler {
-    /// A scheduler over `backend`, whose pages `arena` counts.
-    pub fn new(backend: Box<dyn Backend>, arena: Arc<PageArena>) -> Self {
+    /// A scheduler over `backend`, whose pages `arena` counts, and a vision tower.
+    pub fn new(backend: Box<dyn Backend>, arena: Arc<PageArena>, tower: Option<TowerParts>) -> Self {
         Scheduler {
             backend,
             arena,
             round: None,
+            tower: tower.map(Tower::new),
             turns: Turns::default(),
             settle_pace: Pace::default(),
             finish_pace: Pace::default(),
@@ -54,7 +61,11 @@ impl Scheduler {
 
     /// Slice times for the step report.
     pub fn slice_times(&self) -> SliceTimes {
-        self.backend.slice_times()
+        let text = self.backend.slice_times();
+        let Some(tower) = &self.tower else { return text };
+        let vision = tower.slice_times();
+        let next = if tower.has_turn() { vision.next } else { text.next };
+        SliceTimes { next, worst: text.worst.max(vision.worst) }
     }
 
     /// Lets the memory of all free pages go, unless a round is in flight.
@@ -62,6 +73,7 @@ impl Scheduler {
         if self.round.is_none() {
             self.arena.trim(self.backend.as_mut(), 0);
         }
+        self.tower.iter_mut().for_each(|tower| tower.trim(0));
     }
 
     /// Works until `deadline`; always does one slice where there is one to do. True when work is left.
@@ -73,6 +85,7 @@ impl Scheduler {
                 Outcome::OutOfTime => return Ok(true),
                 Outcome::Idle => {
                     self.arena.trim(self.backend.as_mut(), SPARE_PAGES);
+                    self.tower.iter_mut().for_each(|tower| tower.trim(0));
                     return Ok(false);
                 }
             }
@@ -86,6 +99,12 @@ impl Scheduler {
     fn advance(&mut self, streams: &[Arc<Stream>], deadline: Instant, must: bool) -> Result<Outcome> {
         if self.round.is_some() {
             return self.advance_round(deadline, must);
+        }
+        if let Some(tower) = self.tower.as_mut().filter(|tower| tower.has_turn()) {
+            return Ok(match tower.advance(deadline, must)? {
+                Look::OutOfTime => Outcome::OutOfTime,
+                Look::Working | Look::Over => Outcome::Worked,
+            });
         }
         let tasks: Vec<(u64, Task)> = streams.iter().map(|s| (s.id(), task_of(s))).collect();
         if let Some(at) = tasks.iter().position(|(_, task)| *task == Task::Settle) {
@@ -104,8 +123,16 @@ impl Scheduler {
         Ok(Outcome::Worked)
     }
 
-    /// Plans and submits a round. A stream whose share cannot be had ends with an error, the others go on.
+    /// Plans and submits a round, or turns to a picture. A stream whose share cannot be had ends with an error, the
+    /// others go on.
     fn begin(&mut self, streams: &[Arc<Stream>], turn: &Turn) -> Result<()> {
+        if turn.look {
+            let stream = streams.iter().find(|stream| turn.streams.contains(&stream.id()));
+            if let (Some(tower), Some(stream)) = (&mut self.tower, stream) {
+                tower.begin(stream, streams);
+            }
+            return Ok(());
+        }
         self.arena.trim(self.backend.as_mut(), SPARE_PAGES);
         self.round = RoundInFlight::begin(self.backend.as_mut(), streams, turn)?;
         Ok(())

@@ -125,7 +125,7 @@ fn share_of(stream: &Stream, streams: &[Arc<Stream>], most: usize) -> Option<Sha
         let has_rows = |core: &MutexGuard<'_, Core>| matches!(core.task(), Task::Decode | Task::Fill(_));
         let mut core = stream.scheduled().filter(has_rows)?;
         match core.share(most) {
-            Ok(share) => return Some(share),
+            Ok(share) => return share,
             Err(error) if last_try || error.code != Code::Limit => {
                 core.fail(error);
                 return None;
@@ -139,21 +139,22 @@ fn share_of(stream: &Stream, streams: &[Arc<Stream>], most: usize) -> Option<Sha
 
 /// Appends a stream's rows to `round`.
 fn add_lane(round: &mut Round, wanted: &mut usize, stream: &Arc<Stream>, share: Share) -> Part {
-    let (lane, first_row, rows) = (round.lanes.len(), round.rows.len(), share.tokens.len());
+    let (lane, first_row, rows) = (round.lanes.len(), round.rows.len(), share.inputs.len());
+    let earlier = round.rows.iter().filter(|row| matches!(row.input, Input::Vector(_))).count() as u32;
     let mut wanted_rows = Vec::new();
-    for (i, (token, is_wanted)) in share.tokens.iter().zip(&share.wanted).enumerate() {
+    for (i, (input, is_wanted)) in share.inputs.iter().zip(&share.wanted).enumerate() {
         let position = share.start + i;
         if *is_wanted {
             wanted_rows.push((position, *wanted));
             *wanted += 1;
         }
-        round.rows.push(Row {
-            input: Input::Token(*token),
-            position: position as u32,
-            lane: lane as u32,
-            wanted: *is_wanted,
-        });
+        let input = match *input {
+            Input::Vector(index) => Input::Vector(earlier + index),
+            other => other,
+        };
+        round.rows.push(Row { input, position: position as u32, lane: lane as u32, wanted: *is_wanted });
     }
+    round.vectors.extend_from_slice(&share.vectors);
     round.lanes.push(Lane { slot: stream.slot(), first_row, rows, pages: share.pages, grid: None });
     Part { stream: Arc::downgrade(stream), epoch: share.epoch, start: share.start, rows, wanted: wanted_rows, kept: 0 }
 }

@@ -13,6 +13,8 @@ pub struct Turn {
     pub streams: Vec<u64>,
     /// Most rows of each.
     pub rows: usize,
+    /// Whether the one stream waits for the vision tower.
+    pub look: bool,
 }
 
 /// Remembers who was served last.
@@ -30,18 +32,19 @@ impl Turns {
             tasks.iter().filter(|(_, task)| wanted(task)).map(|(id, _)| *id).collect()
         };
         let decoding = ids(|task| *task == Task::Decode);
-        let filling = ids(|task| matches!(task, Task::Fill(_)));
+        let filling = ids(|task| matches!(task, Task::Fill(_) | Task::Look));
         if !decoding.is_empty() && (filling.is_empty() || self.filled_last) {
             self.filled_last = false;
             let streams = after(&decoding, self.last_decode).take(ROUND_LOGITS).collect::<Vec<u64>>();
             self.last_decode = *streams.last()?;
-            return Some(Turn { streams, rows: 1 });
+            return Some(Turn { streams, rows: 1, look: false });
         }
         let next = after(&filling, self.last_fill).next()?;
         self.last_fill = next;
         self.filled_last = true;
         let rows = if decoding.is_empty() { ROUND_ROWS } else { WINDOW_BESIDE_REPLIES };
-        Some(Turn { streams: vec![next], rows })
+        let look = tasks.contains(&(next, Task::Look));
+        Some(Turn { streams: vec![next], rows, look })
     }
 }
 
@@ -61,7 +64,7 @@ mod tests {
         let mut turns = Turns::default();
         let order: Vec<Vec<u64>> = (0..6).map(|_| turns.next(&tasks).unwrap().streams).collect();
         assert_eq!(order, [vec![2], vec![1, 3], vec![4], vec![1, 3], vec![2], vec![1, 3]].map(|v| v));
-        assert_eq!(turns.next(&tasks[3..]).unwrap(), Turn { streams: vec![4], rows: ROUND_ROWS });
+        assert_eq!(turns.next(&tasks[3..]).unwrap(), Turn { streams: vec![4], rows: ROUND_ROWS, look: false });
         assert_eq!(turns.next(&tasks[4..]), None);
     }
 

@@ -1,7 +1,7 @@
 //! A stream's tokens and how far the model has read them.
 
 use super::snapshot::{Snapshot, Snapshots};
-use super::{ByteBudget, Page, PageArena};
+use super::{ByteBudget, Page, PageArena, Placed, Sights};
 use crate::backend::{ConvState, PAGE_ROWS, PageId};
 use crate::error::{Code, Error, Result};
 use crate::plan::Plan;
@@ -35,6 +35,7 @@ pub struct Context {
     arena: Arc<PageArena>,
     budget: Arc<ByteBudget>,
     tokens: Vec<u32>,
+    sights: Sights,
     computed: usize,
     /// For each attention layer, the page of positions `i * PAGE_ROWS ..`; `None` behind the window.
     pages: Vec<Vec<Option<Page>>>,
@@ -61,6 +62,7 @@ impl Context {
             arena,
             budget,
             tokens: Vec::new(),
+            sights: Sights::default(),
             computed: 0,
             pages,
             snapshots: Snapshots::default(),
@@ -84,14 +86,37 @@ impl Context {
         self.epoch
     }
 
+    /// Pictures among the tokens.
+    pub fn sights(&self) -> &Sights {
+        &self.sights
+    }
+
+    /// The same, to keep rows.
+    pub fn sights_mut(&mut self) -> &mut Sights {
+        &mut self.sights
+    }
+
     /// Adds tokens to read.
     pub fn append(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);
     }
 
+    /// Adds tokens and the pictures among them, positions counted from the stream's start.
+    pub fn append_placed(&mut self, tokens: &[u32], placed: impl IntoIterator<Item = Placed>) {
+        self.append(tokens);
+        self.sights.add(placed);
+    }
+
+    /// How much of `tokens` and the pictures among them the context holds.
+    pub fn common(&self, tokens: &[u32], placed: &[Placed]) -> usize {
+        let common = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        self.sights.agree(placed, common)
+    }
+
     /// Drops tokens from `length` on, and what was computed of them.
     pub fn rewind(&mut self, length: usize) {
         self.tokens.truncate(length);
+        self.sights.truncate(length);
         self.epoch += 1;
         if length < self.computed {
             self.resume(length);
@@ -166,6 +191,7 @@ impl Context {
                 self.snapshot(position, || state_after(position - start));
             }
         }
+        self.sights.release(end);
         self.free_behind_windows();
     }
 
@@ -199,17 +225,18 @@ impl Context {
     /// Lets everything go.
     pub fn clear(&mut self) {
         self.tokens.clear();
+        self.sights.truncate(0);
         self.resume(0);
     }
 
-    /// Bytes of pages and snapshots this stream refers to.
+    /// Bytes of pages, snapshots and pictures this stream refers to.
     pub fn bytes(&self) -> u64 {
         let pages = self.pages.iter().enumerate().map(|(layer, table)| {
             let gone = |place: &usize| table.get(*place).is_none_or(Option::is_none);
             let behind: BTreeSet<usize> = self.snapshots.window_pages(layer).filter(gone).collect();
             table.iter().flatten().count() + behind.len()
         });
-        pages.sum::<usize>() as u64 * self.arena.page_bytes() + self.snapshots.bytes()
+        pages.sum::<usize>() as u64 * self.arena.page_bytes() + self.snapshots.bytes() + self.sights.bytes()
     }
 
     /// Fails where `more` tokens would pass `limit`.

@@ -3,8 +3,10 @@
 mod bytes;
 mod context;
 mod pages;
+mod sights;
 mod snapshot;
 
 pub use bytes::{ByteBudget, Reservation};
 pub use context::{Context, Restore, Shape};
 pub use pages::{Page, PageArena, SPARE_PAGES};
+pub use sights::{Placed, SeenRows, Sights};

@@ -2,11 +2,12 @@
 
 use super::reply::Reply;
 use super::{DoneReason, Event, StreamStats};
-use crate::backend::{ConvState, PageId, ROUND_LOGITS};
+use crate::backend::{ConvState, Input, PageId, ROUND_LOGITS, ROUND_ROWS};
 use crate::error::{Code, Error, Result};
 use crate::sampler::log_probs;
-use crate::state::{Context, Restore};
+use crate::state::{Context, Placed, Restore, SeenRows};
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 /// What the scheduler can do for a stream.
@@ -16,6 +17,8 @@ pub enum Task {
     None,
     /// Draw a token or end the fill, from logits that are there: no round needed.
     Settle,
+    /// A picture that the next rows stand for is to be looked at first.
+    Look,
     /// One row of a running reply.
     Decode,
     /// Rows of a prompt: this many are left.
@@ -24,8 +27,10 @@ pub enum Task {
 
 /// Rows of one stream for a round.
 pub struct Share {
-    /// Tokens of the rows.
-    pub tokens: Vec<u32>,
+    /// What the rows are given as.
+    pub inputs: Vec<Input>,
+    /// Values of those that stand for pictures, row after row.
+    pub vectors: Vec<f32>,
     /// Position of the first.
     pub start: usize,
     /// For each row, whether its logits are wanted.
@@ -62,6 +67,8 @@ pub struct Core {
     settled: usize,
     /// Rows of the prompt computed since the last reply.
     filled: usize,
+    /// Whether work went into a prompt since the last reply.
+    filling: bool,
     logits: Vec<f32>,
     /// `logits` follow this many tokens.
     logits_after: Option<usize>,
@@ -87,6 +94,7 @@ impl Core {
             stats: StreamStats::default(),
             settled: 0,
             filled: 0,
+            filling: false,
             logits: Vec::new(),
             logits_after: None,
         }
@@ -108,6 +116,8 @@ impl Core {
             Task::None
         } else if left == 0 && (self.fill_to == 0 || self.logits().is_some()) {
             Task::Settle
+        } else if self.unseen().is_some() {
+            Task::Look
         } else if left == 1 && self.reply.as_ref().is_some_and(|r| r.produced() > 0) {
             Task::Decode
         } else {
@@ -120,16 +130,31 @@ impl Core {
         (self.logits_after == Some(self.fill_to) && self.context.computed() == self.fill_to).then_some(&self.logits)
     }
 
+    /// The first picture the next round's rows need and have not.
+    pub fn unseen(&self) -> Option<Placed> {
+        let computed = self.context.computed();
+        self.context.sights().unseen(computed..self.fill_to.min(computed + ROUND_ROWS))
+    }
+
+    /// Keeps the rows of a picture that was looked at; `took` of the tower's time went into it.
+    pub fn see(&mut self, placed: &Placed, rows: SeenRows, took: Duration) {
+        if self.context.sights_mut().see(placed, rows) {
+            self.count_prefill(0, took);
+        }
+    }
+
     /// Asks for all tokens to be computed.
     pub fn fill_all(&mut self) {
         self.fill_to = self.context.tokens().len();
     }
 
-    /// Queues tokens; `is_turn_end` finds those after which a snapshot is worth keeping.
-    pub fn append(&mut self, tokens: &[u32], is_turn_end: impl Fn(u32) -> bool) {
+    /// Queues tokens and the pictures among them, at positions of the stream; `is_turn_end` finds the tokens after which
+    /// a snapshot is worth keeping.
+    pub fn append(&mut self, tokens: &[u32], placed: Vec<Placed>, is_turn_end: impl Fn(u32) -> bool) {
         let start = self.context.tokens().len();
-        self.context.append(tokens);
+        self.context.append_placed(tokens, placed);
         self.fill_all();
+        self.marks.extend(self.context.sights().ends(start));
         let last_turn = tokens.iter().rposition(|id| is_turn_end(*id)).map(|i| start + i + 1);
         self.marks.extend(last_turn);
         self.marks.insert((start + tokens.len()).saturating_sub(1));
@@ -164,11 +189,14 @@ impl Core {
         }
     }
 
-    /// Takes up to `most` rows for a round.
-    pub fn share(&mut self, most: usize) -> Result<Share> {
+    /// Takes up to `most` rows for a round; none where a picture is to be looked at first.
+    pub fn share(&mut self, most: usize) -> Result<Option<Share>> {
         if self.context.computed() >= self.fill_to {
             // All is computed but the last row's logits were not kept: read the last token again.
             self.context.resume(self.fill_to - 1);
+        }
+        if self.unseen().is_some() {
+            return Ok(None);
         }
         let start = self.context.computed();
         let mut rows = most.min(self.fill_to - start);
@@ -178,14 +206,30 @@ impl Core {
         }
         self.context.reserve(rows)?;
         let wanted = |p: usize| p + 1 == self.fill_to || self.score.is_some_and(|next| p + 1 >= next);
-        Ok(Share {
-            tokens: self.context.tokens()[start..start + rows].to_vec(),
+        let (inputs, vectors) = self.inputs(start..start + rows);
+        Ok(Some(Share {
+            inputs,
+            vectors,
             start,
             wanted: (start..start + rows).map(wanted).collect(),
             pages: self.context.page_ids(),
             restore: self.context.take_restore(),
             epoch: self.context.epoch(),
-        })
+        }))
+    }
+
+    /// What rows are given as: tokens, or values where they stand for a picture.
+    fn inputs(&self, positions: Range<usize>) -> (Vec<Input>, Vec<f32>) {
+        let (mut vectors, mut count) = (Vec::new(), 0);
+        let input = |position: usize| match self.context.sights().row(position) {
+            None => Input::Token(self.context.tokens()[position]),
+            Some(row) => {
+                vectors.extend_from_slice(row);
+                count += 1;
+                Input::Vector(count - 1)
+            }
+        };
+        (positions.map(input).collect(), vectors)
     }
 
     /// Reads the logits of the row at `position`.
@@ -197,7 +241,9 @@ impl Core {
             self.logits_after = Some(after);
         }
         let Some(next) = self.score else { return };
-        if let Some(&id) = self.context.tokens().get(after).filter(|_| after >= next) {
+        // What stands for a picture was never drawn, so it has no probability.
+        let scored = after >= next && !self.context.sights().covers(after);
+        if let Some(&id) = self.context.tokens().get(after).filter(|_| scored) {
             let logprob = log_probs(logits, id, 0).logprob;
             self.events.push_back(Event::Score { position: after as u64, id, logprob });
         }
@@ -210,14 +256,19 @@ impl Core {
         self.context.commit(rows, &self.marks, state_after);
         let computed = self.context.computed();
         self.marks = self.marks.split_off(&(computed + 1));
-        let took = took.as_micros() as u64;
         if decode {
-            self.stats.decode_us += took;
+            self.stats.decode_us += took.as_micros() as u64;
         } else {
-            let earlier = if self.filled == 0 { 0 } else { self.stats.prefill_us };
-            self.stats.prefill_us = earlier + took;
-            self.filled += rows;
+            self.count_prefill(rows, took);
         }
+    }
+
+    /// Adds to the prompt's counters, which begin anew after a reply.
+    fn count_prefill(&mut self, rows: usize, took: Duration) {
+        let earlier = if self.filling { self.stats.prefill_us } else { 0 };
+        self.stats.prefill_us = earlier + took.as_micros() as u64;
+        self.filling = true;
+        self.filled += rows;
     }
 
     /// Draws a token where a reply runs, or ends a fill.
@@ -233,6 +284,7 @@ impl Core {
             self.stats.prompt_tokens = self.fill_to as u64;
             self.stats.cached_tokens = (self.fill_to as u64).saturating_sub(self.filled as u64);
             self.filled = 0;
+            self.filling = false;
         }
         let tokens = self.context.tokens();
         let room = self.context_limit.saturating_sub(tokens.len());
@@ -294,7 +346,7 @@ impl Core {
 
     /// Starts the counters of a new reply.
     pub fn begin(&mut self, reply: Reply) {
-        let prefill_us = if self.filled == 0 { 0 } else { self.stats.prefill_us };
+        let prefill_us = if self.filling { self.stats.prefill_us } else { 0 };
         self.stats = StreamStats { prefill_us, ..StreamStats::default() };
         self.reply = Some(reply);
         self.fill_all();
