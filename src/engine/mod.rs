@@ -126,7 +126,7 @@ impl Model {
         let tokenizer = Arc::new(Tokenizer::load(&checkpoint.tokenizer_json, "tokenizer.json")?);
         let template = load_template(&checkpoint)?;
         let mut backend = CpuBackend::new(plan.clone(), &options.cpu())?;
-        load_weights(&checkpoint, &plan, &mut backend, progress)?;
+        load_weights(&checkpoint, (&plan, &mut backend), None, progress)?;
         let budget = ByteBudget::new(limit, fixed);
         let arena = PageArena::new(budget.clone(), sizes.page_bytes);
         Ok(Arc::new(Model {
@@ -135,7 +135,7 @@ impl Model {
             tokenizer,
             template,
             clock: options.clock,
-            placeholders: checkpoint.config.placeholders.clone(),
+            placeholders: checkpoint.config.placeholders(),
             shape: Arc::new(Shape::new(&plan, sizes.conv_bytes)),
             arena: arena.clone(),
             budget,

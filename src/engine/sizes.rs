@@ -46,7 +46,7 @@ impl Sizes {
     /// Reads headers only. Fails where the checkpoint's tensors do not fit `plan`.
     pub fn of(checkpoint: &Checkpoint, plan: &Plan, options: &ModelOptions) -> Result<Sizes> {
         let cpu_options = options.cpu();
-        let tensors = checkpoint.bind(plan)?;
+        let tensors = checkpoint.bind(plan, None)?.text;
         let packed = tensors.iter().zip(&plan.weights);
         let packed = packed.map(|(tensor, spec)| cpu::packed_bytes(&tensor.desc, spec.role, &cpu_options));
         let page_bytes = (0..plan.attentions.len()).map(|i| cpu::page_bytes(plan, AttentionId(i))).max().unwrap_or(0);
