@@ -58,7 +58,7 @@ pub(super) fn model_info(
         bits: sizes.bits,
         bos: config.bos,
         eos,
-        has_vision: config.has_vision,
+        has_vision: config.vision.is_some(),
         bytes: sizes.report.weights + sizes.report.scratch,
         isa: options.isa.unwrap_or_else(Isa::best).name(),
         threads: options.threads,

@@ -36,7 +36,7 @@ pub(super) struct Entry {
 pub struct Checkpoint {
     /// The folder.
     pub folder: PathBuf,
-    /// config.json. `has_vision` is true only where there are vision tensors too.
+    /// config.json. `vision` is there only where there are vision tensors too.
     pub config: Config,
     /// generation_config.json; all empty where there is none.
     pub generation: GenerationDefaults,
@@ -76,7 +76,7 @@ impl Checkpoint {
         let tokenizer_config = read_optional_text(&path.join("tokenizer_config.json"), MAX_TOKENIZER_CONFIG_BYTES)?;
         let chat_template = read_optional_text(&path.join("chat_template.jinja"), MAX_TEMPLATE_BYTES as u64)?;
         let (files, entries) = open_tensors(path)?;
-        config.has_vision &= entries.keys().any(|name| is_vision(name));
+        config.vision = config.vision.filter(|_| entries.keys().any(|name| is_vision(name)));
         Ok(Checkpoint {
             folder: path.to_path_buf(),
             config,

@@ -5,6 +5,7 @@
 
 use super::files::{Fields, parse_object};
 use super::quantization::Quantization;
+use super::vision_config::VisionConfig;
 use crate::error::Result;
 use crate::plan::{MAX_HEAD_DIM, MAX_TAPS};
 use crate::text::MAX_VOCAB;
@@ -93,16 +94,22 @@ pub struct Config {
     pub kind: String,
     /// The text model.
     pub text: TextConfig,
-    /// Whether the config describes a vision tower.
-    pub has_vision: bool,
+    /// The vision tower and its projector, where the config describes them.
+    pub vision: Option<VisionConfig>,
     /// First token of a chat.
     pub bos: Option<u32>,
     /// Stop tokens.
     pub eos: Vec<u32>,
     /// Padding token.
     pub pad: Option<u32>,
-    /// Tokens that stand for rows of pictures and videos.
-    pub placeholders: Vec<u32>,
+    /// The token that stands for a row of a picture.
+    pub image_token: Option<u32>,
+    /// The token that stands for a row of a video's frames.
+    pub video_token: Option<u32>,
+    /// The token before a picture's rows.
+    pub vision_start: Option<u32>,
+    /// The token behind them.
+    pub vision_end: Option<u32>,
     /// How quantized tensors are stored, if there are any.
     pub quantization: Option<Quantization>,
 }
@@ -150,18 +157,22 @@ impl Config {
         let one = |key| Ok(tokens(key)?.and_then(|ids: Vec<u32>| ids.first().copied()));
         Ok(Config {
             kind: kind.to_string(),
-            has_vision: kind == "lfm3_vl",
+            vision: if kind == "lfm3_vl" { VisionConfig::find(&root, text.hidden)? } else { None },
             bos: one("bos_token_id")?,
             eos: tokens("eos_token_id")?.unwrap_or_default(),
             pad: one("pad_token_id")?,
-            placeholders: ["image_token_id", "video_token_id"]
-                .iter()
-                .map(|key| one(key))
-                .flat_map(Result::transpose)
-                .collect::<Result<Vec<u32>>>()?,
+            image_token: one("image_token_id")?,
+            video_token: one("video_token_id")?,
+            vision_start: one("vision_start_token_id")?,
+            vision_end: one("vision_end_token_id")?,
             quantization: Quantization::find(&[root.clone(), fields.clone()])?,
             text,
         })
+    }
+
+    /// Tokens that stand for rows of pictures and videos.
+    pub fn placeholders(&self) -> Vec<u32> {
+        [self.image_token, self.video_token].into_iter().flatten().collect()
     }
 }
 
@@ -192,19 +203,7 @@ impl GenerationDefaults {
 /// The text model; `root` is the whole config, `fields` the part about text.
 fn text_config(root: &Fields, fields: &Fields) -> Result<TextConfig> {
     let hidden = fields.size("hidden_size", 2048, 1..=MAX_HIDDEN)?;
-    let heads = fields.size("num_attention_heads", 16, 1..=MAX_HEADS)?;
-    let kv_heads = fields.size("num_key_value_heads", 4, 1..=MAX_HEADS)?;
-    if !heads.is_multiple_of(kv_heads) {
-        return Err(fields.wrong("num_key_value_heads", format!("a divisor of {heads} attention heads"), kv_heads));
-    }
-    let head_dim = fields.size("head_dim", hidden / heads, 1..=MAX_HEAD_DIM)?;
-    if !head_dim.is_multiple_of(2) || !(2..=MAX_HEAD_DIM).contains(&head_dim) {
-        return Err(fields.wrong("head_dim", format!("an even number from 2 to {MAX_HEAD_DIM}"), head_dim));
-    }
-    if heads * head_dim > MAX_HEADS_WIDTH {
-        let expected = format!("at most {MAX_HEADS_WIDTH} values in all {heads} heads");
-        return Err(fields.wrong("head_dim", expected, head_dim));
-    }
+    let (heads, kv_heads, head_dim) = heads(fields, hidden, 4, 2)?;
     if let Some(other) = fields.text("hidden_act")?.filter(|act| *act != "silu") {
         return Err(fields.refused("hidden_act", other, "silu"));
     }
@@ -231,6 +230,25 @@ fn text_config(root: &Fields, fields: &Fields) -> Result<TextConfig> {
         rope_sliding,
         layers,
     })
+}
+
+/// Query heads, key and value heads, and their width, which is a multiple of `step` for the rope.
+pub(super) fn heads(fields: &Fields, hidden: usize, kv_default: usize, step: usize) -> Result<(usize, usize, usize)> {
+    let heads = fields.size("num_attention_heads", 16, 1..=MAX_HEADS)?;
+    let kv_heads = fields.size("num_key_value_heads", kv_default, 1..=MAX_HEADS)?;
+    if !heads.is_multiple_of(kv_heads) {
+        return Err(fields.wrong("num_key_value_heads", format!("a divisor of {heads} attention heads"), kv_heads));
+    }
+    let head_dim = fields.size("head_dim", hidden / heads, 1..=MAX_HEAD_DIM)?;
+    if !head_dim.is_multiple_of(step) || !(step..=MAX_HEAD_DIM).contains(&head_dim) {
+        let expected = format!("a multiple of {step} from {step} to {MAX_HEAD_DIM}");
+        return Err(fields.wrong("head_dim", expected, head_dim));
+    }
+    if heads * head_dim > MAX_HEADS_WIDTH {
+        let expected = format!("at most {MAX_HEADS_WIDTH} values in all {heads} heads");
+        return Err(fields.wrong("head_dim", expected, head_dim));
+    }
+    Ok((heads, kv_heads, head_dim))
 }
 
 fn layer_kinds(fields: &Fields) -> Result<Vec<LayerKind>> {
@@ -265,7 +283,7 @@ fn window(fields: &Fields, layers: &[LayerKind]) -> Result<usize> {
     fields.size("sliding_window", 256, 1..=MAX_POSITIONS)
 }
 
-fn norm_eps(fields: &Fields) -> Result<f64> {
+pub(super) fn norm_eps(fields: &Fields) -> Result<f64> {
     let holds = |n: f64| (n as f32) > 0.0 && n <= 1.0;
     let read = |key| fields.number(key, "a number above 0, at most 1", holds);
     match (read("norm_eps")?, read("rms_norm_eps")?) {

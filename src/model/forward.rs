@@ -65,17 +65,23 @@ fn layer(plan: &mut Plan, config: &TextConfig, b: &Buffers, index: usize, kind: 
     plan.ops.push(Op::Add { x: b.out, to: b.hidden });
 
     norm(plan, &name("ffn_norm.weight"), b.hidden, b.normed);
-    let w1 = matrix(plan, &[&name("feed_forward.w1.weight")], config.ffn, config.hidden);
-    let w3 = matrix(plan, &[&name("feed_forward.w3.weight")], config.ffn, config.hidden);
-    let w2 = matrix(plan, &[&name("feed_forward.w2.weight")], config.hidden, config.ffn);
-    plan.ops.push(Op::Matmul { x: b.normed, weight: w1, bias: None, out: b.w1 });
-    plan.ops.push(Op::Matmul { x: b.normed, weight: w3, bias: None, out: b.w3 });
-    plan.ops.push(Op::SwiGlu { gate: b.w1, up: b.w3, out: b.w1 });
-    plan.ops.push(Op::Matmul { x: b.w1, weight: w2, bias: None, out: b.out });
+    feed_forward(plan, &name("feed_forward"), b.normed, (b.w1, b.w3), b.out);
     if config.sandwich {
         norm(plan, &name("post_ffn_norm.weight"), b.out, b.out);
     }
     plan.ops.push(Op::Add { x: b.out, to: b.hidden });
+}
+
+/// `out = w2(silu(w1 x) * (w3 x))`.
+pub(super) fn feed_forward(plan: &mut Plan, name: &str, x: BufferId, inner: (BufferId, BufferId), out: BufferId) {
+    let (hidden, ffn, (gate, up)) = (plan.width(x), plan.width(inner.0), inner);
+    let w1 = matrix(plan, &[&format!("{name}.w1.weight")], ffn, hidden);
+    let w3 = matrix(plan, &[&format!("{name}.w3.weight")], ffn, hidden);
+    let w2 = matrix(plan, &[&format!("{name}.w2.weight")], hidden, ffn);
+    plan.ops.push(Op::Matmul { x, weight: w1, bias: None, out: gate });
+    plan.ops.push(Op::Matmul { x, weight: w3, bias: None, out: up });
+    plan.ops.push(Op::SwiGlu { gate, up, out: gate });
+    plan.ops.push(Op::Matmul { x: gate, weight: w2, bias: None, out });
 }
 
 fn short_conv(plan: &mut Plan, config: &TextConfig, b: &Buffers, index: usize) {
@@ -85,7 +91,7 @@ fn short_conv(plan: &mut Plan, config: &TextConfig, b: &Buffers, index: usize) {
     let layer = ConvId(plan.convs.len() - 1);
     project(plan, &[&name("in_proj")], b.normed, b.bcx, 3 * width, config.conv_bias);
     let taps = plan.weight(vec![name("conv.weight")], width, config.taps, WeightRole::Taps);
-    let bias = config.conv_bias.then(|| vector(plan, &name("conv.bias"), width));
+    let bias = config.conv_bias.then(|| vector(plan, &[&name("conv.bias")], width));
     plan.ops.push(Op::ShortConv { bcx: b.bcx, taps, bias, layer, out: b.normed });
     project(plan, &[&name("out_proj")], b.normed, b.out, width, config.conv_bias);
 }
@@ -109,7 +115,7 @@ fn attention(plan: &mut Plan, config: &TextConfig, b: &Buffers, index: usize, wi
         project(plan, &[&name("gate_proj"), &name("g_proj")], b.normed, b.gate, config.heads, false);
     }
     for (x, norm) in [(b.q, "q_norm.weight"), (b.k, "k_norm.weight")] {
-        let weight = vector(plan, &name(norm), config.head_dim);
+        let weight = vector(plan, &[&name(norm)], config.head_dim);
         plan.ops.push(Op::HeadNorm { x, weight });
         plan.ops.push(Op::Rope { x, rope });
     }
@@ -134,17 +140,17 @@ fn head(plan: &mut Plan, config: &TextConfig, b: &Buffers, table: WeightId) {
 }
 
 /// A projection `NAME.weight` with `NAME.bias` where the config has one.
-fn project(plan: &mut Plan, names: &[&str], x: BufferId, out: BufferId, rows: usize, bias: bool) {
+pub(super) fn project(plan: &mut Plan, names: &[&str], x: BufferId, out: BufferId, rows: usize, bias: bool) {
     let cols = plan.width(x);
     let full: Vec<String> = names.iter().map(|n| format!("{n}.weight")).collect();
     let weight = plan.weight(full, rows, cols, WeightRole::Matrix);
-    let bias = bias.then(|| vector(plan, &format!("{}.bias", names[0]), rows));
+    let bias = bias.then(|| vector(plan, &[&format!("{}.bias", names[0])], rows));
     plan.ops.push(Op::Matmul { x, weight, bias, out });
 }
 
 fn norm(plan: &mut Plan, name: &str, x: BufferId, out: BufferId) {
     let width = plan.width(x);
-    let weight = vector(plan, name, width);
+    let weight = vector(plan, &[name], width);
     plan.ops.push(Op::RmsNorm { x, weight, out });
 }
 
@@ -152,8 +158,9 @@ fn matrix(plan: &mut Plan, names: &[&str], rows: usize, cols: usize) -> WeightId
     plan.weight(names.iter().map(|n| n.to_string()).collect(), rows, cols, WeightRole::Matrix)
 }
 
-fn vector(plan: &mut Plan, name: &str, len: usize) -> WeightId {
-    plan.weight(vec![name.to_string()], len, 1, WeightRole::Vector)
+/// A norm's weight or a bias.
+pub(super) fn vector(plan: &mut Plan, names: &[&str], len: usize) -> WeightId {
+    plan.weight(names.iter().map(|n| n.to_string()).collect(), len, 1, WeightRole::Vector)
 }
 
 /// Proportional layout: `theta^(-2i / head_dim)` for the first `partial` part of the pairs, then zeros.

@@ -1,7 +1,8 @@
 //! A checkpoint: its configuration, its weights, and the forward pass they feed.
 //!
-//! `checkpoint` opens a folder: `config` and `quantization` check what it says, `header` what tensors it has. `forward`
-//! writes the plan; `tensors` finds the plan's weights among the checkpoint's; `load` hands them to a backend.
+//! `checkpoint` opens a folder: `config`, `vision_config` and `quantization` check what it says, `processor` how it
+//! wants its pictures, `header` what tensors it has. `forward` writes the text model's plan, `vision` the tower's;
+//! `tensors` finds the plans' weights among the checkpoint's; `load` hands them to backends.
 
 pub mod checkpoint;
 pub mod config;
@@ -11,3 +12,5 @@ pub mod header;
 pub mod load;
 pub mod quantization;
 pub mod tensors;
+pub mod vision;
+pub mod vision_config;

@@ -3,6 +3,8 @@
 use super::checkpoint::{Checkpoint, Entry};
 use super::files::{format_error, read_at, shown, unsupported};
 use super::quantization::Affine;
+use super::vision::{PATCHES, PROJECTOR, TOWER};
+use super::vision_config::{CHANNELS, KERNEL};
 use crate::backend::{Band, Encoding, Float, TensorDesc, WeightSource};
 use crate::error::{Code, Error, Result};
 use crate::plan::{Plan, WeightRole, WeightSpec};
@@ -13,9 +15,8 @@ use std::collections::BTreeSet;
 const PREFIXES: [&str; 4] = ["model.language_model.", "language_model.model.", "model.", ""];
 /// What stands before the head's name.
 const HEAD_PREFIXES: [&str; 2] = ["", "language_model."];
-/// How the names of vision tensors begin.
-const VISION_PREFIXES: [&str; 4] =
-    ["model.vision_tower.", "vision_tower.", "model.multi_modal_projector.", "multi_modal_projector."];
+/// What stands before a vision tensor's name: released, MLX's.
+const VISION_PREFIXES: [&str; 2] = ["model.", ""];
 const TABLE: &str = "embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 /// Most bytes of one read; progress is told between reads.
@@ -23,7 +24,12 @@ pub const READ_BYTES: usize = 2 << 20;
 
 /// Whether a tensor belongs to the vision tower or its projector.
 pub(super) fn is_vision(name: &str) -> bool {
-    VISION_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    VISION_PREFIXES.iter().filter_map(|prefix| name.strip_prefix(prefix)).any(is_bare_vision)
+}
+
+/// Whether a name without the checkpoint's prefix belongs there.
+fn is_bare_vision(name: &str) -> bool {
+    name.starts_with(TOWER) || name.starts_with(PROJECTOR)
 }
 
 /// Some tensor's bytes in a file.
@@ -69,17 +75,36 @@ pub fn stored_bits(tensors: &[Tensor]) -> u32 {
     counts.into_iter().max_by_key(|(_, parameters)| *parameters).map_or(0, |(bits, _)| bits)
 }
 
+/// The tensors of a checkpoint's plans, each in the order of its plan's weights.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// The text plan's.
+    pub text: Vec<Tensor>,
+    /// The vision plan's; none without one.
+    pub vision: Vec<Tensor>,
+}
+
 impl Checkpoint {
-    /// Finds and checks one tensor for each weight of `plan`, in the plan's order.
+    /// Finds and checks one tensor for each weight of the plans. Without a vision plan, what the checkpoint has of a
+    /// vision tower is passed over.
     ///
     /// # Errors
     /// `Format` where a tensor is missing, unknown, of the wrong shape, or at odds with config.json; `Unsupported`
     /// where its type is none this library reads.
-    pub fn bind(&self, plan: &Plan) -> Result<Vec<Tensor>> {
+    pub fn bind(&self, text: &Plan, vision: Option<&Plan>) -> Result<Bound> {
         let mut binder = Binder { checkpoint: self, prefix: self.text_prefix()?, used: BTreeSet::new() };
-        let tensors = plan.weights.iter().map(|spec| binder.bind(spec)).collect::<Result<Vec<_>>>()?;
-        self.check_leftovers(&binder.used)?;
-        Ok(tensors)
+        let bound = Bound {
+            text: binder.bind_all(text)?,
+            vision: vision.map(|plan| binder.bind_all(plan)).transpose()?.unwrap_or_default(),
+        };
+        let passed = |name: &str| vision.is_none() && self.config.vision.is_some() && is_vision(name);
+        match self.entries.keys().find(|name| !binder.used.contains(*name) && !passed(name)) {
+            Some(name) if name.contains("lm_head.") && self.config.text.tied => {
+                Err(self.wrong(name, "no head, since tie_word_embeddings is true", "one"))
+            }
+            Some(name) => Err(self.wrong(name, "only tensors that the config asks for", "an unknown one")),
+            None => Ok(bound),
+        }
     }
 
     /// Reads a bound tensor in bands of rows.
@@ -108,43 +133,6 @@ impl Checkpoint {
                 Err(format_error(self.place(), format!("expected one of the tensors {accepted}, found none")))
             }
         }
-    }
-
-    /// Every tensor must be used, or be a well-formed part of the vision tower.
-    fn check_leftovers(&self, used: &BTreeSet<String>) -> Result<()> {
-        for (name, entry) in self.entries.iter().filter(|(name, _)| !used.contains(*name)) {
-            if self.config.has_vision && is_vision(name) {
-                self.check_vision(name, entry)?;
-            } else if name.contains("lm_head.") && self.config.text.tied {
-                return Err(self.wrong(name, "no head, since tie_word_embeddings is true", "one"));
-            } else {
-                return Err(self.wrong(name, "only tensors that the config asks for", "an unknown one"));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_vision(&self, name: &str, entry: &Entry) -> Result<()> {
-        let part_of = [".scales", ".biases"].iter().find_map(|end| name.strip_suffix(end));
-        if let Some(stem) = part_of {
-            let weight = format!("{stem}.weight");
-            // The scales and biases are checked with their weight.
-            return self
-                .entries
-                .get(&weight)
-                .map(|_| ())
-                .ok_or_else(|| self.missing(&weight, "beside its scales and biases"));
-        }
-        let stem = name.strip_suffix(".weight").unwrap_or(name);
-        let Some(scales) = self.entries.get(&format!("{stem}.scales")) else {
-            return self.float(name, entry).map(|_| ());
-        };
-        let (&[rows, _], &[_, groups]) = (&entry.info.shape[..], &scales.info.shape[..]) else {
-            return Err(self.wrong(name, "a quantized matrix", format!("{:?}", entry.info.shape)));
-        };
-        let cols = groups.checked_mul(self.affine(name, stem)?.group);
-        let cols = cols.ok_or_else(|| self.wrong(name, "columns below 2^64", format!("{groups} groups")))?;
-        self.check_affine(name, stem, rows, cols).map(|_| ())
     }
 
     /// What config.json says of the quantized tensor `name`.
@@ -245,6 +233,10 @@ struct Binder<'a> {
 }
 
 impl Binder<'_> {
+    fn bind_all(&mut self, plan: &Plan) -> Result<Vec<Tensor>> {
+        plan.weights.iter().map(|spec| self.bind(spec)).collect()
+    }
+
     fn bind(&mut self, spec: &WeightSpec) -> Result<Tensor> {
         let checkpoint = self.checkpoint;
         let name = self.find(spec)?;
@@ -273,20 +265,34 @@ impl Binder<'_> {
         }
         let float = checkpoint.float(name, entry)?;
         let (n, k) = (spec.rows, spec.cols);
+        let check = |accepted: &[&[usize]], what| checkpoint.check_shape(name, entry, accepted, what);
         match spec.role {
-            WeightRole::Matrix => checkpoint.check_shape(name, entry, &[&[n, k]], "a matrix of this config")?,
-            WeightRole::Vector => checkpoint.check_shape(name, entry, &[&[n]], "a vector of this config")?,
-            WeightRole::Taps | WeightRole::GridTaps => {
-                checkpoint.check_shape(name, entry, &[&[n, 1, k], &[n, k, 1], &[n, k]], "the taps of this config")?
+            WeightRole::Matrix => match self.patch_shape(spec) {
+                Some(shape) => check(&[&[n, k], &shape], "the patches of this config")?,
+                None => check(&[&[n, k]], "a matrix of this config")?,
+            },
+            WeightRole::Vector => check(&[&[n]], "a vector of this config")?,
+            WeightRole::Taps => check(&[&[n, 1, k], &[n, k, 1], &[n, k]], "the taps of this config")?,
+            WeightRole::GridTaps => {
+                let taps: [&[usize]; 2] = [&[n, 1, KERNEL, KERNEL], &[n, KERNEL, KERNEL, 1]];
+                check(&taps, "the taps of this config")?
             }
         }
         Ok(Encoding::Dense(float))
+    }
+
+    /// The shape as a convolution's kernel, in the same order, of the matrix that takes patches in.
+    fn patch_shape(&self, spec: &WeightSpec) -> Option<[usize; 5]> {
+        let takes_patches = spec.names.iter().any(|name| name.starts_with(PATCHES[0]));
+        let vision = self.checkpoint.config.vision.as_ref().filter(|_| takes_patches)?;
+        Some([spec.rows, CHANNELS, vision.frames, vision.patch, vision.patch])
     }
 
     /// The one name of a weight that the checkpoint has.
     fn find(&self, spec: &WeightSpec) -> Result<String> {
         let full = |name: &String| match &name[..] {
             HEAD => HEAD_PREFIXES.iter().map(|p| format!("{p}{HEAD}")).collect(),
+            _ if is_bare_vision(name) => VISION_PREFIXES.iter().map(|p| format!("{p}{name}")).collect(),
             _ => vec![format!("{}{name}", self.prefix)],
         };
         let accepted: Vec<String> = spec.names.iter().flat_map(full).collect();
