@@ -79,6 +79,9 @@ pub struct lfm3_memory_report {
     pub file: u64,
     /// Of weights and scratch, bytes on the device; 0 on the CPU.
     pub device: u64,
+    /// Each 1,000 tokens of a picture while a stream looks at it, its file and its pixels in full size aside. Afterwards
+    /// 3 bytes of each resized pixel stay with the stream.
+    pub per_1000_picture_tokens: u64,
 }
 
 // SAFETY: `repr(C)` without padding, numbers only, begins with its size.
@@ -133,6 +136,7 @@ pub unsafe extern "C" fn lfm3_model_memory(
                     per_1000_tokens: bytes.per_1000_tokens,
                     file: bytes.file,
                     device: 0,
+                    per_1000_picture_tokens: bytes.per_1000_picture_tokens,
                 });
                 Ok(LFM3_OK)
             })

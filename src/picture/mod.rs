@@ -5,6 +5,7 @@
 //! cuts; `video` chooses frames and names their times.
 
 pub mod config;
+pub mod media;
 
 /// A width and a height in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
