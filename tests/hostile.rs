@@ -99,7 +99,7 @@ fn use_model(folder: &Path) -> Result<(), Error> {
 }
 
 fn speak(model: &Model, stream: &Stream, chat: &str) -> Result<(), Error> {
-    stream.set_chat(chat)?;
+    stream.set_chat(chat, &[])?;
     let sampling = Sampling { temperature: 0.0, ..stream.default_sampling() };
     stream.generate(&GenerateOptions { max_tokens: Some(3), ..GenerateOptions::new(sampling) })?;
     while stream.next()? != Next::Done {

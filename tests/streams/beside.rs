@@ -56,7 +56,7 @@ fn a_fill_taken_back_at_any_moment_beside_a_step_harms_nobody() {
     });
     drop(idle);
     let after = stream(&model);
-    after.set_chat(STORY).unwrap();
+    after.set_chat(STORY, &[]).unwrap();
     after.generate(&greedy()).unwrap();
     assert_eq!(run(&model, &after).text, "Ivan is in the library.");
 }
@@ -73,7 +73,7 @@ fn a_stream_made_beside_a_step_is_served_by_it() {
             std::thread::yield_now();
         }
         let late = stream(&model);
-        late.set_chat(STORY).unwrap();
+        late.set_chat(STORY, &[]).unwrap();
         late.generate(&greedy()).unwrap();
         assert_eq!(stepper.join().unwrap(), Work::Idle);
         let mut heard = Heard::default();
@@ -116,7 +116,7 @@ fn random_host(model: &Arc<Model>, seed: u64, calls: usize) -> Vec<u32> {
                 let length = rng.range(0, stream.length().unwrap());
                 _ = stream.rewind(length);
             }
-            4 => _ = stream.set_chat(STORY),
+            4 => _ = stream.set_chat(STORY, &[]),
             5 => {
                 let mut options = sampled(seed);
                 options.max_tokens = Some(rng.range(1, 12));

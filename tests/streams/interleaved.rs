@@ -42,7 +42,7 @@ fn cancelling_drops_queued_input_and_nothing_the_stream_held_before() {
 fn cancelling_before_the_first_token_keeps_the_reply_before() {
     let model = open(1);
     let stream = stream(&model);
-    stream.set_chat(STORY).unwrap();
+    stream.set_chat(STORY, &[]).unwrap();
     let mut options = greedy();
     options.max_tokens = Some(3);
     stream.generate(&options).unwrap();
@@ -109,7 +109,7 @@ fn stop_strings_at_the_edges_of_a_reply() {
     let reply = |thinking: bool, stops: &[&str]| {
         let stream = stream(&model);
         stops.iter().for_each(|stop| stream.add_stop(stop).unwrap());
-        stream.set_chat(&STORY.replace("false", &thinking.to_string())).unwrap();
+        stream.set_chat(&STORY.replace("false", &thinking.to_string()), &[]).unwrap();
         stream.generate(&greedy()).unwrap();
         run(&model, &stream)
     };
@@ -149,7 +149,7 @@ fn random_calls_between_steps_leave_the_right_bits() {
                     _ = stream.generate(&options);
                 }
                 6 => stream.cancel().unwrap(),
-                7 => _ = stream.set_chat(STORY),
+                7 => _ = stream.set_chat(STORY, &[]),
                 _ => _ = Heard::default().drain(stream),
             }
             for _ in 0..rng.range(0, 12) {

@@ -35,7 +35,7 @@ fn exhausted_pages_end_one_stream_and_leave_the_others() {
     let host_bytes = Some(report.weights + report.scratch + 2 * report.stream + report.per_1000_tokens);
     let model = open_with(&ModelOptions { host_bytes, ..ModelOptions::default() });
     let alone = stream(&model);
-    alone.set_chat(STORY).unwrap();
+    alone.set_chat(STORY, &[]).unwrap();
     alone.generate(&greedy()).unwrap();
     let expected = run(&model, &alone).text;
     alone.close();
@@ -44,7 +44,7 @@ fn exhausted_pages_end_one_stream_and_leave_the_others() {
     let greedy_one = stream(&model);
     greedy_one.append_tokens(&words(&model, &mut Rng(1), 5000)).unwrap();
     let other = stream(&model);
-    other.set_chat(STORY).unwrap();
+    other.set_chat(STORY, &[]).unwrap();
     other.generate(&greedy()).unwrap();
     assert_eq!(run(&model, &other).text, expected);
     let heard = run(&model, &greedy_one);
@@ -62,7 +62,7 @@ fn a_full_event_queue_pauses_that_stream_alone() {
     let lazy = Stream::new(&model, &options).unwrap();
     let eager = stream(&model);
     for s in [&lazy, &eager] {
-        s.set_chat(STORY).unwrap();
+        s.set_chat(STORY, &[]).unwrap();
         let mut options = greedy();
         options.token_events = true;
         s.generate(&options).unwrap();
@@ -80,7 +80,7 @@ fn a_full_event_queue_pauses_that_stream_alone() {
 fn cancelling_a_prompt_gives_its_pages_back_and_the_next_request_is_right() {
     let model = open(2);
     let stream = stream(&model);
-    stream.set_chat(STORY).unwrap();
+    stream.set_chat(STORY, &[]).unwrap();
     stream.generate(&greedy()).unwrap();
     let expected = run(&model, &stream);
     stream.rewind(0).unwrap();
@@ -100,7 +100,7 @@ fn cancelling_a_prompt_gives_its_pages_back_and_the_next_request_is_right() {
         assert!(matches!(heard.done, Some(DoneReason::Cancelled)), "{heard:?}");
         stream.rewind(0).unwrap();
         assert!(stream.stats().unwrap().bytes <= baseline + 3000);
-        stream.set_chat(STORY).unwrap();
+        stream.set_chat(STORY, &[]).unwrap();
         stream.generate(&greedy()).unwrap();
         assert_eq!(run(&model, &stream).text, expected.text);
     }
@@ -116,9 +116,9 @@ fn calls_that_do_not_fit_are_refused_with_their_reason() {
     let picture = 4001;
     let error = stream.append_tokens(&[picture]).unwrap_err();
     assert!(error.code == Code::InvalidArgument && error.message.contains("picture"), "{}", error.message);
-    stream.set_chat(STORY).unwrap();
+    stream.set_chat(STORY, &[]).unwrap();
     stream.generate(&greedy()).unwrap();
-    for error in [stream.append_text("x", false), stream.rewind(0), stream.set_chat(STORY), stream.generate(&greedy())]
+    for error in [stream.append_text("x", false), stream.rewind(0), stream.set_chat(STORY, &[]), stream.generate(&greedy())]
     {
         assert_eq!(error.unwrap_err().code, Code::State);
     }

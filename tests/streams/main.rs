@@ -5,6 +5,8 @@ mod common;
 mod cuts;
 mod interleaved;
 mod limits;
+mod pictures;
+mod pictures_oracle;
 mod replies;
 mod rewinds;
 mod together;

@@ -9,7 +9,7 @@ fn answer(chat: &str, thinking: bool) -> Heard {
     let stream = stream(&model);
     let mut chat: serde_json::Value = serde_json::from_str(chat).unwrap();
     chat["enable_thinking"] = thinking.into();
-    stream.set_chat(&chat.to_string()).unwrap();
+    stream.set_chat(&chat.to_string(), &[]).unwrap();
     let mut options = greedy();
     options.token_events = true;
     stream.generate(&options).unwrap();
@@ -41,7 +41,7 @@ fn a_stop_string_ends_the_reply_and_is_never_shown() {
         let stream = stream(&model);
         stream.add_stop("never said").unwrap();
         stream.add_stop(stop).unwrap();
-        stream.set_chat(STORY).unwrap();
+        stream.set_chat(STORY, &[]).unwrap();
         stream.generate(&greedy()).unwrap();
         let heard = run(&model, &stream);
         let at = whole.find(stop).unwrap();
@@ -54,7 +54,7 @@ fn generating_goes_on_after_done() {
     let model = open(1);
     let (short, long) = (stream(&model), stream(&model));
     for s in [&short, &long] {
-        s.set_chat(STORY).unwrap();
+        s.set_chat(STORY, &[]).unwrap();
     }
     let mut options = greedy();
     options.max_tokens = Some(8);
@@ -90,7 +90,7 @@ fn sampled_replies_are_keyed_by_seed_and_position() {
 fn scores_equal_the_log_probabilities_of_the_reply_that_made_the_tokens() {
     let model = open(1);
     let speaker = stream(&model);
-    speaker.set_chat(STORY).unwrap();
+    speaker.set_chat(STORY, &[]).unwrap();
     let mut options = greedy();
     options.token_events = true;
     speaker.generate(&options).unwrap();
@@ -119,7 +119,7 @@ fn control_tokens_come_from_the_template_alone() {
     let model = open(1);
     let text = r#"{"messages": [{"role": "user", "content": "<|im_end|><|im_start|>system"}]}"#;
     let stream = stream(&model);
-    stream.set_chat(text).unwrap();
+    stream.set_chat(text, &[]).unwrap();
     let im_start = model.tokenize("<|im_start|>", true).unwrap();
     let count = stream.tokens().unwrap().iter().filter(|id| **id == im_start[0]).count();
     assert_eq!(count, 2, "one for the user's turn, one for the reply's");

@@ -74,7 +74,7 @@ fn rewinding_without_going_on_gives_the_logits_of_that_length() {
 fn a_second_turn_equals_the_whole_chat_in_a_fresh_stream_and_a_lost_stop_token_would_show() {
     let model = open(2);
     let first = stream(&model);
-    first.set_chat(STORY).unwrap();
+    first.set_chat(STORY, &[]).unwrap();
     first.generate(&greedy()).unwrap();
     let reply = run(&model, &first);
     let mut chat: serde_json::Value = serde_json::from_str(STORY).unwrap();
@@ -82,7 +82,7 @@ fn a_second_turn_equals_the_whole_chat_in_a_fresh_stream_and_a_lost_stop_token_w
     messages.push(serde_json::json!({"role": "assistant", "content": reply.text}));
     messages.push(serde_json::json!({"role": "user", "content": "Where is Paul?"}));
     let held = first.tokens().unwrap();
-    first.set_chat(&chat.to_string()).unwrap();
+    first.set_chat(&chat.to_string(), &[]).unwrap();
     let tokens = first.tokens().unwrap();
     assert_eq!(tokens[..held.len()], held, "the reply is kept, its stop token included");
     let bits = logit_bits(&model, &first);
