@@ -156,7 +156,7 @@ impl Set {
     fn check_on_reference(&self, longest: usize) {
         let (checkpoint, plan) = self.plan();
         let mut backend = ReferenceBackend::new(Arc::new(plan.clone()));
-        load_weights(&checkpoint, &plan, &mut backend, &mut |_, _| true).expect("good weights");
+        load_weights(&checkpoint, (&plan, &mut backend), None, &mut |_, _| true).expect("good weights");
         self.check(&plan, &mut backend, REFERENCE, |case| case.prompt_ids.len() <= longest);
     }
 }
@@ -193,7 +193,7 @@ fn greedy(stream: &mut Stream, mut logits: Vec<f32>, expected: &[u32], at: &str)
 fn cpu(checkpoint: &Checkpoint, plan: &Plan) -> CpuBackend {
     let options = CpuOptions { threads: 2, isa: None, round_to_8_bits: false };
     let mut backend = CpuBackend::new(Arc::new(plan.clone()), &options).expect("a backend");
-    load_weights(checkpoint, plan, &mut backend, &mut |_, _| true).expect("good weights");
+    load_weights(checkpoint, (plan, &mut backend), None, &mut |_, _| true).expect("good weights");
     backend
 }
 
