@@ -384,17 +384,21 @@ fn no_blocks(stage: usize, grid: Grid) -> Grid {
     Grid { merge: if stage == 1 { 1 } else { grid.merge }, ..grid }
 }
 
-type Fault = (&'static str, fn(&mut Faulty));
+/// What a fault is, and the bound that must not hold with it.
+type Fault = (&'static str, f64, fn(&mut Faulty));
 
 const FAULTS: [Fault; 8] = [
-    ("merge column by column", merge_column_by_column),
-    ("a convolution in merge order", |f| f.grids = no_blocks),
-    ("norm after the merge", norm_after_merge),
-    ("row and column swapped in the rope", swap_axes),
-    ("input and output gates swapped", swap_gates),
-    ("tanh GELU", |f| f.gelu = tanh_gelu),
-    ("causal attention", |f| f.plan.attentions[0].bidirectional = false),
-    ("a window of 16", |f| (f.plan.attentions[0].bidirectional, f.plan.attentions[0].window) = (false, Some(16))),
+    ("merge column by column", CPU_ROWS, merge_column_by_column),
+    ("a convolution in merge order", CPU_ROWS, |f| f.grids = no_blocks),
+    ("norm after the merge", CPU_ROWS, norm_after_merge),
+    ("row and column swapped in the rope", CPU_ROWS, swap_axes),
+    ("input and output gates swapped", CPU_ROWS, swap_gates),
+    // Off by 5e-4 where it is worst, so only the reference's bound sees it here; the op's own tests see it on the CPU.
+    ("tanh GELU", REFERENCE_ROWS, |f| f.gelu = tanh_gelu),
+    ("causal attention", CPU_ROWS, |f| f.plan.attentions[0].bidirectional = false),
+    ("a window of 16", CPU_ROWS, |f| {
+        (f.plan.attentions[0].bidirectional, f.plan.attentions[0].window) = (false, Some(16))
+    }),
 ];
 
 #[test]
@@ -408,13 +412,13 @@ fn planted_faults_break_the_bound() {
     let weights = tower_weights(&model);
     let good = || Faulty { plan: model.vision.clone(), weights: weights.clone(), grids: |_, g| g, gelu: |_, y| y };
     let clean = distance(&expected, &good().run(&frames));
-    println!("{clean:.1e} without a fault, {CPU_ROWS:.0e} allowed");
+    println!("{clean:.1e} without a fault");
     assert!(clean <= REFERENCE_ROWS, "without a fault: {clean:e}");
-    for (name, plant) in FAULTS {
+    for (name, bound, plant) in FAULTS {
         let mut faulty = good();
         plant(&mut faulty);
         let found = distance(&expected, &faulty.run(&frames));
-        println!("{found:.1e} with {name}");
-        assert!(found > 2.0 * CPU_ROWS, "{name}: {found:e}");
+        println!("{found:.1e} with {name}, more than {bound:.0e} expected");
+        assert!(found > 2.0 * bound, "{name}: {found:e}");
     }
 }
