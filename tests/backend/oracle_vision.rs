@@ -34,13 +34,22 @@ struct Tower<'a> {
     grids: fn(usize, Grid) -> Grid,
     /// What GELU gives, from its input and its true output.
     gelu: fn(f32, f32) -> f32,
+    /// Most rows of a round.
+    window: usize,
     /// By tap, row after row of all frames.
     layers: Vec<Vec<f32>>,
 }
 
 impl<'a> Tower<'a> {
     fn new(plan: &'a Plan, backend: &'a mut dyn Backend) -> Tower<'a> {
-        Tower { plan, backend, grids: |_, grid| grid, gelu: |_, y| y, layers: vec![Vec::new(); plan.taps.len()] }
+        Tower {
+            plan,
+            backend,
+            grids: |_, grid| grid,
+            gelu: |_, y| y,
+            window: ROUND_ROWS,
+            layers: vec![Vec::new(); plan.taps.len()],
+        }
     }
 
     /// Projected rows of a frame.
@@ -48,8 +57,8 @@ impl<'a> Tower<'a> {
         let mut output = Vec::new();
         for (stage, shape) in self.plan.stages.iter().enumerate() {
             let rows = frame.grid.len() / shape.grid_rows;
-            for start in (0..rows).step_by(ROUND_ROWS) {
-                let round = self.round(frame, stage, start, ROUND_ROWS.min(rows - start));
+            for start in (0..rows).step_by(self.window) {
+                let round = self.round(frame, stage, start, self.window.min(rows - start));
                 let count = round.rows.len();
                 self.backend.submit(round).expect("a good round");
                 self.advance(shape.ops.clone());
@@ -261,6 +270,27 @@ fn layers_of_the_tower_agree() {
             let off = distance(expected, found);
             println!("case {} layer {layer}: {off:.2e}", case.name);
             assert!(off <= CPU.layer, "case {} layer {layer}: {off:.2e}", case.name);
+        }
+    }
+}
+
+/// A picture's rows are the same to the bit however its rounds are cut.
+#[test]
+fn projected_rows_do_not_depend_on_the_cuts() {
+    let set = shipped();
+    let model = Model::open(&set);
+    let answers = SafeTensors::deserialize(&set.rows).expect("answers");
+    let frames = model.frames(&set.cases[0], &answers);
+    let (mut exact, mut cpu) = (model.reference().1, model.cpu().1);
+    for (name, backend) in [("reference", &mut exact as &mut dyn Backend), ("cpu", &mut cpu)] {
+        let mut rows = |window: usize| {
+            let mut tower = Tower { window, ..Tower::new(&model.vision, backend) };
+            let rows = frames.iter().flat_map(|frame| tower.run(frame));
+            rows.map(f32::to_bits).collect::<Vec<u32>>()
+        };
+        let whole = rows(ROUND_ROWS);
+        for window in [1, 7, 8, 11, 31, 47] {
+            assert!(rows(window) == whole, "{name}: rounds of {window} rows give other rows");
         }
     }
 }
