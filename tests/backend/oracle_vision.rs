@@ -368,7 +368,7 @@ fn reorder(tensor: &mut Tensor, from: impl Fn(usize) -> usize) {
 fn swap_axes(faulty: &mut Faulty) {
     let head = faulty.plan.attentions[0].head_dim;
     let axis = head / 4;
-    let from = |row: usize| if row / axis % 2 == 0 { row + axis } else { row - axis };
+    let from = |row: usize| if (row / axis).is_multiple_of(2) { row + axis } else { row - axis };
     for end in ["q_proj.weight", "k_proj.weight", "q_layernorm.weight", "k_layernorm.weight"] {
         faulty.tensors(end).into_iter().for_each(|tensor| reorder(tensor, from));
     }
