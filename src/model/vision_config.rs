@@ -1,6 +1,6 @@
 //! The `vision_config` entry of config.json and what its root says of the projector, checked.
 //!
-//! Absent keys have LFM3-VL-2B's values, which are the reference implementation's defaults.
+//! Absent keys have LFM3-VL-2B's values.
 
 use super::config::{MAX_FFN, MAX_HIDDEN, MAX_LAYERS, heads, norm_eps};
 use super::files::Fields;

@@ -58,7 +58,7 @@ fn hold(first: Isa, others: Vec<(Isa, usize)>) {
     };
     let load = |(isa, threads): (Isa, usize)| {
         let mut backend = cpu_backend(&plan, isa, threads);
-        load_weights(&checkpoint, &plan, &mut backend, &mut |_, _| true).expect("good weights");
+        load_weights(&checkpoint, (&plan, &mut backend), None, &mut |_, _| true).expect("good weights");
         (format!("{isa:?} x{threads}"), backend)
     };
     let expected = run("first", &mut load((first, 1)).1, Some(64), false);

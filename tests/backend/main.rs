@@ -9,5 +9,6 @@ mod faults;
 mod kernels;
 mod long_prompt;
 mod oracle;
+mod oracle_vision;
 mod row_bits;
 mod speed;

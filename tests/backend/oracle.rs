@@ -1,7 +1,7 @@
 //! Trained checkpoints against float64 answers of another implementation: layers, logits, greedy replies.
 //!
 //! The repository ships one checkpoint and a trimmed set of answers; a folder `shared` beside the repository, where
-//! there is one, holds more of both.
+//! there is one, holds more of both. Cases with pictures are `oracle_vision`'s.
 
 use crate::common::*;
 use lfm3::backend::Backend;
@@ -13,42 +13,47 @@ use lfm3::model::forward::{inverse_frequencies, text_plan};
 use lfm3::model::load::load_weights;
 use lfm3::plan::{Op, Plan};
 use safetensors::SafeTensors;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What a backend may be off.
 #[derive(Clone, Copy)]
-struct Bounds {
+pub struct Bounds {
     /// A layer's rows, 2-norm, relative.
-    layer: f64,
+    pub layer: f64,
     /// Any logit.
-    logit: f64,
+    pub logit: f64,
 }
 
 /// f16 keys and values cost about 1.3e-3 in logits, 16-bit activations 8e-4.
-const CPU: Bounds = Bounds { layer: 2e-4, logit: 0.004 };
+pub const CPU: Bounds = Bounds { layer: 2e-4, logit: 0.004 };
 /// The answers have norms in float32; 1.6e-7 and 3.9e-6 are the worst seen.
-const REFERENCE: Bounds = Bounds { layer: 1e-6, logit: 2e-5 };
+pub const REFERENCE: Bounds = Bounds { layer: 1e-6, logit: 2e-5 };
 
 /// One case of cases.json, as far as it is used here.
 #[derive(serde::Deserialize)]
-struct Case {
-    name: String,
-    prompt_ids: Vec<u32>,
+pub struct Case {
+    pub name: String,
+    pub prompt_ids: Vec<u32>,
     top_ids: Vec<usize>,
     top_logits: Vec<f64>,
     greedy_ids: Vec<u32>,
-    /// Only cases with pictures have it.
-    grid_thw: Option<serde_json::Value>,
+    /// Frames, rows and columns of each picture's patches; only cases with pictures have it.
+    pub grid_thw: Option<Vec<[u32; 3]>>,
 }
 
 /// A checkpoint and answers to hold it to.
-struct Set {
-    name: String,
-    checkpoint: PathBuf,
-    cases: Vec<Case>,
-    rows: Vec<u8>,
+pub struct Set {
+    pub name: String,
+    pub checkpoint: PathBuf,
+    pub cases: Vec<Case>,
+    /// Bytes of a safetensors file, or none.
+    pub rows: Vec<u8>,
 }
+
+/// Rows of a case's prompt that are given as values, by position.
+pub type Given<'a> = &'a mut dyn FnMut(&Case) -> BTreeMap<usize, Vec<f32>>;
 
 /// The largest deviations seen, and where.
 #[derive(Default)]
@@ -60,16 +65,23 @@ struct Worst {
     greedy: usize,
 }
 
-fn repository() -> &'static Path {
+pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 impl Set {
+    /// The cases without pictures.
     fn read(checkpoint: PathBuf, answers: &Path) -> Set {
+        let mut set = Set::read_all(checkpoint, answers, "rows.safetensors");
+        set.cases.retain(|case| case.grid_thw.is_none());
+        set
+    }
+
+    /// Every case, with the rows in a file of that name.
+    pub fn read_all(checkpoint: PathBuf, answers: &Path, rows: &str) -> Set {
         let text = std::fs::read(answers.join("cases.json")).expect("cases.json");
-        let mut cases: Vec<Case> = serde_json::from_slice(&text).expect("cases");
-        cases.retain(|case| case.grid_thw.is_none());
-        let rows = std::fs::read(answers.join("rows.safetensors")).unwrap_or_default();
+        let cases: Vec<Case> = serde_json::from_slice(&text).expect("cases");
+        let rows = std::fs::read(answers.join(rows)).unwrap_or_default();
         let name =
             format!("{}", answers.strip_prefix(repository().parent().expect("a parent")).unwrap_or(answers).display());
         Set { name, checkpoint, cases, rows }
@@ -85,16 +97,21 @@ impl Set {
 
     /// What lies beside the repository: every checkpoint that has answers.
     fn beside() -> Vec<Set> {
+        Set::all_beside(&["oracle", "oracle-long"], Set::read)
+    }
+
+    /// As `read` reads them, those of some kinds.
+    pub fn all_beside(kinds: &[&str], read: impl Fn(PathBuf, &Path) -> Set) -> Vec<Set> {
         let shared = repository().parent().expect("a parent").join("shared");
         let mut sets = Vec::new();
-        for kind in ["oracle", "oracle-long"] {
+        for kind in kinds {
             let Ok(folder) = std::fs::read_dir(shared.join(kind)) else { continue };
             let mut names: Vec<_> = folder.map(|entry| entry.expect("an entry").file_name()).collect();
             names.sort();
             for name in names {
                 let (checkpoint, answers) = (shared.join("checkpoints").join(&name), shared.join(kind).join(&name));
                 if checkpoint.is_dir() && answers.join("cases.json").is_file() {
-                    sets.push(Set::read(checkpoint, &answers));
+                    sets.push(read(checkpoint, &answers));
                 }
             }
         }
@@ -109,12 +126,13 @@ impl Set {
     }
 
     /// Runs the cases that `pick` wants on `backend` and gives the worst deviations.
-    fn run(&self, plan: &Plan, backend: &mut dyn Backend, pick: impl Fn(&Case) -> bool) -> Worst {
+    fn run(&self, plan: &Plan, backend: &mut dyn Backend, pick: impl Fn(&Case) -> bool, given: Given) -> Worst {
         let rows = (!self.rows.is_empty()).then(|| SafeTensors::deserialize(&self.rows).expect("rows"));
         let mut worst = Worst::default();
         for case in self.cases.iter().filter(|case| pick(case)) {
             let at = format!("{} case {}", self.name, case.name);
             let mut stream = Stream::new(plan, backend);
+            stream.given = given(case);
             let stored = rows.as_ref().filter(|rows| rows.tensor(&format!("{}.logits", case.name)).is_ok());
             let logits = match stored {
                 None => stream.feed(&case.prompt_ids),
@@ -137,8 +155,20 @@ impl Set {
 
     /// As `run`, and holds the result to `bounds`.
     fn check(&self, plan: &Plan, backend: &mut dyn Backend, bounds: Bounds, pick: impl Fn(&Case) -> bool) {
+        self.check_given(plan, backend, bounds, pick, &mut |_| BTreeMap::new());
+    }
+
+    /// As `check`, some rows being given.
+    pub fn check_given(
+        &self,
+        plan: &Plan,
+        backend: &mut dyn Backend,
+        bounds: Bounds,
+        pick: impl Fn(&Case) -> bool,
+        given: Given,
+    ) {
         let start = std::time::Instant::now();
-        let worst = self.run(plan, backend, pick);
+        let worst = self.run(plan, backend, pick, given);
         println!("{}: {} cases, {} greedy tokens, {:.1?}", self.name, worst.cases, worst.greedy, start.elapsed());
         println!("  worst of {} layers {:.2e} ({})", worst.layers, worst.layer.0, worst.layer.1);
         println!("  worst logit {:.2e} ({})", worst.logit.0, worst.logit.1);
@@ -156,7 +186,7 @@ impl Set {
     fn check_on_reference(&self, longest: usize) {
         let (checkpoint, plan) = self.plan();
         let mut backend = ReferenceBackend::new(Arc::new(plan.clone()));
-        load_weights(&checkpoint, &plan, &mut backend, &mut |_, _| true).expect("good weights");
+        load_weights(&checkpoint, (&plan, &mut backend), None, &mut |_, _| true).expect("good weights");
         self.check(&plan, &mut backend, REFERENCE, |case| case.prompt_ids.len() <= longest);
     }
 }
@@ -193,11 +223,11 @@ fn greedy(stream: &mut Stream, mut logits: Vec<f32>, expected: &[u32], at: &str)
 fn cpu(checkpoint: &Checkpoint, plan: &Plan) -> CpuBackend {
     let options = CpuOptions { threads: 2, isa: None, round_to_8_bits: false };
     let mut backend = CpuBackend::new(Arc::new(plan.clone()), &options).expect("a backend");
-    load_weights(checkpoint, plan, &mut backend, &mut |_, _| true).expect("good weights");
+    load_weights(checkpoint, (plan, &mut backend), None, &mut |_, _| true).expect("good weights");
     backend
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
@@ -213,14 +243,14 @@ fn select(values: &[f32], kept: Option<&[usize]>, count: usize) -> Vec<f32> {
 }
 
 /// 2-norm of the difference, relative to the expected rows.
-fn distance(expected: &[f32], found: &[f32]) -> f64 {
+pub fn distance(expected: &[f32], found: &[f32]) -> f64 {
     assert_eq!(expected.len(), found.len());
     let error: f64 = expected.iter().zip(found).map(|(e, f)| f64::from(e - f).powi(2)).sum();
     (error / expected.iter().map(|&e| f64::from(e).powi(2)).sum::<f64>()).sqrt()
 }
 
 /// Notes the larger deviation; NaN is the largest.
-fn raise(worst: &mut (f64, String), found: f64, at: String) {
+pub fn raise(worst: &mut (f64, String), found: f64, at: String) {
     let found = if found.is_nan() { f64::INFINITY } else { found };
     if found > worst.0 {
         *worst = (found, at);

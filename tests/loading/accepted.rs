@@ -33,26 +33,6 @@ fn every_prefix_and_gate_name_loads() {
 }
 
 #[test]
-fn vision_tensors_are_passed_over_and_reported() {
-    for (prefix, vision) in [("model.language_model.", "model."), ("language_model.model.", "")] {
-        for affine in [None, Some((4, 64)), Some((6, 32))] {
-            let kind = Kind { prefix, affine, vision: Some(vision), ..Kind::default() };
-            assert!(loads(&kind).config.has_vision);
-        }
-    }
-    assert!(!loads(&Kind::default()).config.has_vision);
-}
-
-#[test]
-fn a_vision_config_without_vision_tensors_is_text_only() {
-    let kind = Kind { vision: Some(""), ..Kind::default() };
-    let text: Vec<_> = writer::tensors(&kind).into_iter().filter(|t| t.name.starts_with("model.")).collect();
-    let folder = writer::write(&writer::config(&kind), &text);
-    let checkpoint = Checkpoint::open(&folder.0).unwrap();
-    assert_eq!((&checkpoint.config.kind[..], checkpoint.config.has_vision), ("lfm3_vl", false));
-}
-
-#[test]
 fn every_dense_type_and_layout_of_taps_loads() {
     let layouts: [fn(usize, usize) -> Vec<usize>; 3] = [|c, t| vec![c, 1, t], |c, t| vec![c, t, 1], |c, t| vec![c, t]];
     for (dtype, float) in [("BF16", Float::Bf16), ("F16", Float::F16), ("F32", Float::F32)] {
@@ -75,7 +55,7 @@ fn every_width_group_and_type_of_scales_loads() {
                 let (checkpoint, plan, mock) = load(&folder.0).unwrap();
                 let affine = Encoding::Affine { bits: bits as u8, group, scales: float };
                 assert_eq!(mock.weights[&0].0.encoding, affine);
-                assert_eq!(stored_bits(&checkpoint.bind(&plan).unwrap()), bits);
+                assert_eq!(stored_bits(&checkpoint.bind(&plan, None).unwrap().text), bits);
             }
         }
     }
@@ -173,7 +153,7 @@ fn progress_rises_every_few_megabytes_to_the_total_and_cancels() {
             seen.push((done, total));
             true
         };
-        load_weights(&checkpoint, &plan, &mut mock, &mut note).unwrap();
+        load_weights(&checkpoint, (&plan, &mut mock), None, &mut note).unwrap();
         assert_eq!((seen.first(), seen.last()), (Some(&(0, total)), Some(&(total, total))));
         assert!(seen.is_sorted() && seen.iter().all(|(_, t)| *t == total));
         let steps: Vec<u64> = seen.windows(2).map(|w| w[1].0 - w[0].0).collect();
@@ -186,7 +166,8 @@ fn progress_rises_every_few_megabytes_to_the_total_and_cancels() {
                 calls += 1;
                 calls <= stop_at
             };
-            let error = load_weights(&checkpoint, &plan, &mut Mock::in_bands_of(band_rows), &mut stop).unwrap_err();
+            let mut mock = Mock::in_bands_of(band_rows);
+            let error = load_weights(&checkpoint, (&plan, &mut mock), None, &mut stop).unwrap_err();
             assert_eq!((error.code, calls), (Code::Cancelled, stop_at + 1));
         }
     }

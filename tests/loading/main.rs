@@ -11,4 +11,6 @@ mod released;
 mod rng;
 mod shards;
 mod values;
+mod vision;
+mod vision_configs;
 mod writer;

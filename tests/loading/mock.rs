@@ -5,6 +5,7 @@ use lfm3::error::{Code, Error, Result};
 use lfm3::model::checkpoint::Checkpoint;
 use lfm3::model::forward::text_plan;
 use lfm3::model::load::load_weights;
+use lfm3::model::vision::vision_plan;
 use lfm3::plan::{BufferId, Plan, WeightId};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,19 +108,35 @@ impl Backend for Mock {
     fn write_buffer(&mut self, _: BufferId, _: &[f32]) {}
 }
 
-/// Opens, plans and loads.
-pub fn load(folder: &Path) -> Result<(Checkpoint, Plan, Mock)> {
+/// A plan and the backend that got its weights.
+pub type Loaded = (Plan, Mock);
+
+/// Opens, plans and loads text model and vision tower.
+pub fn load_both(folder: &Path) -> Result<(Checkpoint, Loaded, Option<Loaded>)> {
     let checkpoint = Checkpoint::open(folder)?;
-    let plan = text_plan(&checkpoint.config.text);
-    let mut mock = Mock::in_bands_of(5);
-    load_weights(&checkpoint, &plan, &mut mock, &mut |_, _| true)?;
+    let (plan, vision) = plans(&checkpoint);
+    let (mut mock, mut tower) = (Mock::in_bands_of(5), Mock::in_bands_of(7));
+    let part = vision.as_ref().map(|plan| (plan, &mut tower as &mut dyn Backend));
+    load_weights(&checkpoint, (&plan, &mut mock), part, &mut |_, _| true)?;
+    Ok((checkpoint, (plan, mock), vision.map(|plan| (plan, tower))))
+}
+
+/// Opens, plans and loads, and gives what the text model got.
+pub fn load(folder: &Path) -> Result<(Checkpoint, Plan, Mock)> {
+    let (checkpoint, (plan, mock), _) = load_both(folder)?;
     Ok((checkpoint, plan, mock))
+}
+
+/// The checkpoint's plans.
+pub fn plans(checkpoint: &Checkpoint) -> (Plan, Option<Plan>) {
+    (text_plan(&checkpoint.config.text), checkpoint.config.vision.as_ref().map(vision_plan))
 }
 
 /// Opens and binds, reading no data.
 pub fn bind(folder: &Path) -> Result<()> {
     let checkpoint = Checkpoint::open(folder)?;
-    checkpoint.bind(&text_plan(&checkpoint.config.text)).map(|_| ())
+    let (text, vision) = plans(&checkpoint);
+    checkpoint.bind(&text, vision.as_ref()).map(|_| ())
 }
 
 /// The error of opening and binding, which must be of `code` and name all of `parts`.

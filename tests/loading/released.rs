@@ -18,11 +18,11 @@ pub fn demo() -> PathBuf {
 fn the_demo_model_opens_with_all_it_has() {
     let (checkpoint, plan, mock) = load(&demo()).unwrap();
     let config = &checkpoint.config;
-    assert_eq!((&config.kind[..], config.has_vision, config.bos), ("lfm3_vl", true, Some(3969)));
+    assert_eq!((&config.kind[..], config.vision.is_some(), config.bos), ("lfm3_vl", true, Some(3969)));
     assert_eq!((&config.eos[..], config.pad), (&[3975][..], Some(3968)));
     assert_eq!((checkpoint.generation.top_k, &checkpoint.generation.eos[..]), (Some(50), &[3975][..]));
     assert!(checkpoint.chat_template.is_some() && checkpoint.tokenizer_config.is_some());
-    let tensors = checkpoint.bind(&plan).unwrap();
+    let tensors = checkpoint.bind(&plan, None).unwrap().text;
     assert_eq!(stored_bits(&tensors), 4);
     let affine = Encoding::Affine { bits: 4, group: 64, scales: Float::Bf16 };
     assert_eq!(
@@ -43,7 +43,7 @@ fn the_demo_model_loads_into_the_reference_backend() {
     let checkpoint = Checkpoint::open(&demo()).unwrap();
     let plan = Arc::new(text_plan(&checkpoint.config.text));
     let mut backend = ReferenceBackend::new(plan.clone());
-    load_weights(&checkpoint, &plan, &mut backend, &mut |_, _| true).unwrap();
+    load_weights(&checkpoint, (&plan, &mut backend), None, &mut |_, _| true).unwrap();
 }
 
 #[test]
@@ -53,12 +53,12 @@ fn every_checkpoint_beside_the_repository_loads() {
     for folder in folders {
         let path = folder.unwrap().path();
         let (checkpoint, plan, _) = load(&path).unwrap_or_else(|e| panic!("{e}"));
-        let bits = stored_bits(&checkpoint.bind(&plan).unwrap());
+        let bits = stored_bits(&checkpoint.bind(&plan, None).unwrap().text);
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let expected = [("4bit", 4), ("6bit", 6), ("8bit", 8)]
             .iter()
             .find(|(part, _)| name.contains(part))
             .map_or(16, |(_, b)| *b);
-        assert_eq!((bits, checkpoint.config.has_vision), (expected, name.contains("vl")), "{name}");
+        assert_eq!((bits, checkpoint.config.vision.is_some()), (expected, name.contains("vl")), "{name}");
     }
 }

@@ -31,7 +31,7 @@ fn bands_dequantize_to_the_values_written() {
             for scales in ["BF16", "F16", "F32"] {
                 let (folder, expected) = known(bits, group, scales);
                 let checkpoint = Checkpoint::open(&folder.0).unwrap();
-                let tensors = checkpoint.bind(&text_plan(&checkpoint.config.text)).unwrap();
+                let tensors = checkpoint.bind(&text_plan(&checkpoint.config.text), None).unwrap().text;
                 let tensor = tensors.iter().find(|t| t.desc.name.ends_with("layers.0.feed_forward.w2.weight")).unwrap();
                 for band_rows in [1, 2, 3, 7, 16, 63, 64, 1000] {
                     let got = values(&mut checkpoint.source(tensor).unwrap(), band_rows).unwrap();
@@ -60,7 +60,7 @@ fn dense_values_are_those_written() {
 fn rows_past_the_end_are_refused() {
     let folder = writer::write_kind(&Kind::default());
     let checkpoint = Checkpoint::open(&folder.0).unwrap();
-    let tensors = checkpoint.bind(&text_plan(&checkpoint.config.text)).unwrap();
+    let tensors = checkpoint.bind(&text_plan(&checkpoint.config.text), None).unwrap().text;
     let mut source = checkpoint.source(&tensors[0]).unwrap();
     let rows = source.desc().rows;
     for (first, count) in [(0, rows + 1), (rows, 1), (usize::MAX, 2)] {
@@ -73,7 +73,7 @@ fn rows_past_the_end_are_refused() {
 fn a_file_that_shrank_is_an_error_naming_file_tensor_and_byte() {
     let folder = writer::write_kind(&Kind::default());
     let checkpoint = Checkpoint::open(&folder.0).unwrap();
-    let tensors = checkpoint.bind(&text_plan(&checkpoint.config.text)).unwrap();
+    let tensors = checkpoint.bind(&text_plan(&checkpoint.config.text), None).unwrap().text;
     let path = folder.file("model.safetensors");
     let length = path.metadata().unwrap().len();
     OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 1).unwrap();

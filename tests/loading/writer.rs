@@ -13,6 +13,8 @@ pub const HEADS: usize = 2;
 pub const KV_HEADS: usize = 1;
 pub const HEAD_DIM: usize = 32;
 pub const TAPS: usize = 7;
+/// Side of a patch; a row of patches has 384 values.
+pub const PATCH: usize = 8;
 
 /// A folder that is removed with this.
 pub struct Folder(pub PathBuf);
@@ -133,6 +135,12 @@ pub struct Kind {
     pub gated: bool,
     /// Prefix of the vision tower's and projector's tensors.
     pub vision: Option<&'static str>,
+    /// Whether the tower's tensors have transformers' names.
+    pub vision_renamed: bool,
+    /// Shapes of the tower's taps and of its patches' matrix.
+    pub grid_taps: fn(usize) -> Vec<usize>,
+    pub patches: fn(usize) -> Vec<usize>,
+    pub projector_bias: bool,
 }
 
 impl Default for Kind {
@@ -151,6 +159,10 @@ impl Default for Kind {
             sandwich: true,
             gated: true,
             vision: None,
+            vision_renamed: false,
+            grid_taps: |c| vec![c, 1, 3, 3],
+            patches: |n| vec![n, 6 * PATCH * PATCH],
+            projector_bias: true,
         }
     }
 }
@@ -207,20 +219,58 @@ fn text_shapes(kind: &Kind) -> Vec<(String, Vec<usize>, bool)> {
     all
 }
 
+/// Name, shape and whether it is a matrix, of every tensor of the tower and the projector.
+fn vision_shapes(kind: &Kind) -> Vec<(String, Vec<usize>, bool)> {
+    let Some(prefix) = kind.vision else { return Vec::new() };
+    let renamed = |a: &'static str, b: &'static str| if kind.vision_renamed { b } else { a };
+    let mut all = Vec::new();
+    let mut add = |name: String, shape: &[usize], matrix| all.push((format!("{prefix}{name}"), shape.to_vec(), matrix));
+    let patches = renamed("patchifier", "patch_embed");
+    add(format!("vision_tower.{patches}.weight"), &(kind.patches)(HIDDEN), true);
+    add("vision_tower.embedding_norm.weight".into(), &[HIDDEN], false);
+    let (q, kv) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+    for (layer, operator) in VISION_LAYERS.iter().enumerate() {
+        let mut add = |name: &str, shape: &[usize], matrix| {
+            add(format!("vision_tower.layers.{layer}.{name}.weight"), shape, matrix);
+        };
+        add("operator_norm", &[HIDDEN], false);
+        add("ffn_norm", &[HIDDEN], false);
+        add("feed_forward.w1", &[FFN, HIDDEN], true);
+        add("feed_forward.w3", &[FFN, HIDDEN], true);
+        add("feed_forward.w2", &[HIDDEN, FFN], true);
+        if *operator == "conv" {
+            add("conv.in_proj", &[3 * HIDDEN, HIDDEN], true);
+            add("conv.spatial_conv", &(kind.grid_taps)(HIDDEN), false);
+            add("conv.out_proj", &[HIDDEN, HIDDEN], true);
+        } else {
+            add("self_attn.q_proj", &[q, HIDDEN], true);
+            add("self_attn.k_proj", &[kv, HIDDEN], true);
+            add("self_attn.v_proj", &[kv, HIDDEN], true);
+            add("self_attn.out_proj", &[HIDDEN, q], true);
+            add(&format!("self_attn.{}", renamed("q_layernorm", "q_norm")), &[HEAD_DIM], false);
+            add(&format!("self_attn.{}", renamed("k_layernorm", "k_norm")), &[HEAD_DIM], false);
+        }
+    }
+    for part in ["weight", "bias"] {
+        add(format!("multi_modal_projector.layer_norm.{part}"), &[HIDDEN], false);
+    }
+    for (name, rows, cols) in [("linear_1", FFN, 4 * HIDDEN), ("linear_2", HIDDEN, FFN)] {
+        add(format!("multi_modal_projector.{name}.weight"), &[rows, cols], true);
+        if kind.projector_bias {
+            add(format!("multi_modal_projector.{name}.bias"), &[rows], false);
+        }
+    }
+    all
+}
+
 /// Every tensor of the checkpoint.
 pub fn tensors(kind: &Kind) -> Vec<Raw> {
-    let mut shapes = text_shapes(kind);
-    if let Some(prefix) = kind.vision {
-        shapes.push((format!("{prefix}vision_tower.patchifier.weight"), vec![32, 1536], true));
-        shapes.push((format!("{prefix}vision_tower.layers.0.conv.spatial_conv.weight"), vec![32, 3, 3, 1], false));
-        shapes.push((format!("{prefix}multi_modal_projector.linear_1.weight"), vec![64, 128], true));
-        shapes.push((format!("{prefix}multi_modal_projector.linear_1.bias"), vec![64], false));
-    }
+    let shapes = [text_shapes(kind), vision_shapes(kind)].concat();
     let mut all = Vec::new();
     for (name, shape, matrix) in shapes {
         let stem = name.strip_suffix(".weight").unwrap_or(&name);
         let exception = kind.exceptions.iter().find(|(end, _)| stem.ends_with(end)).map(|(_, affine)| *affine);
-        match exception.unwrap_or(kind.affine).filter(|_| matrix) {
+        match exception.unwrap_or(kind.affine).filter(|_| matrix && shape.len() == 2) {
             Some((bits, group)) => all.extend(quantized(&name, shape[0], shape[1], bits, group, kind.scales).0),
             None => all.push(dense(&name, kind.dtype, &shape)),
         }
@@ -245,16 +295,34 @@ pub fn text_config(kind: &Kind) -> Value {
     })
 }
 
+/// Two of each kind in a row.
+pub const VISION_LAYERS: [&str; 4] = ["conv", "conv", "full_attention", "full_attention"];
+
+/// The `vision_config` of config.json.
+pub fn vision_config() -> Value {
+    json!({
+        "model_type": "lfm3_vl_vision", "hidden_size": HIDDEN, "intermediate_size": FFN, "num_hidden_layers": 4,
+        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "in_channels": 3, "patch_size": PATCH,
+        "temporal_patch_size": 2, "spatial_merge_size": 2, "conv_kernel_size": 3, "norm_eps": 1e-5,
+        "layer_types": VISION_LAYERS, "rope_parameters": {"rope_type": "axial", "rope_theta": 1e6},
+    })
+}
+
 /// All of config.json.
 pub fn config(kind: &Kind) -> Value {
     let mut config = match kind.vision {
-        Some(_) => json!({"model_type": "lfm3_vl", "text_config": text_config(kind), "vision_config": {}}),
+        Some(_) => json!({
+            "model_type": "lfm3_vl", "text_config": text_config(kind), "vision_config": vision_config(),
+            "projector_hidden_size": FFN, "projector_hidden_act": "gelu", "projector_bias": kind.projector_bias,
+            "image_token_id": 30, "video_token_id": 31, "vision_start_token_id": 32, "vision_end_token_id": 33,
+        }),
         None => text_config(kind),
     };
     if let Some((bits, group)) = kind.affine {
         config["quantization"] = json!({"bits": bits, "group_size": group, "mode": "affine"});
         for (end, affine) in &kind.exceptions {
-            for raw in text_shapes(kind).iter().filter_map(|(name, _, _)| name.strip_suffix(".weight")) {
+            let shapes = [text_shapes(kind), vision_shapes(kind)].concat();
+            for raw in shapes.iter().filter_map(|(name, _, _)| name.strip_suffix(".weight")) {
                 if raw.ends_with(end) {
                     config["quantization"][raw] = match affine {
                         Some((bits, group)) => json!({"bits": bits, "group_size": group}),

@@ -1,14 +1,17 @@
 //! One stream, driven by hand.
 
 use super::{Cut, round};
-use lfm3::backend::{Backend, Limit, Progress, ROUND_LOGITS, ROUND_ROWS, Slot};
+use lfm3::backend::{Backend, Input, Limit, Progress, ROUND_LOGITS, ROUND_ROWS, Slot};
 use lfm3::plan::Plan;
+use std::collections::BTreeMap;
 
 /// Stream 0 of a backend, started afresh.
 pub struct Stream<'a> {
     plan: &'a Plan,
     /// What it runs on.
     pub backend: &'a mut dyn Backend,
+    /// Positions whose rows are given as values, whatever their tokens.
+    pub given: BTreeMap<usize, Vec<f32>>,
     length: usize,
 }
 
@@ -16,13 +19,19 @@ impl<'a> Stream<'a> {
     /// A stream without tokens.
     pub fn new(plan: &'a Plan, backend: &'a mut dyn Backend) -> Stream<'a> {
         backend.reset_conv_state(Slot(0));
-        Stream { plan, backend, length: 0 }
+        Stream { plan, backend, given: BTreeMap::new(), length: 0 }
     }
 
     /// Submits `tokens` as the next round.
     fn submit(&mut self, tokens: &[u32], wanted: impl Fn(usize) -> bool) {
         let rows = tokens.iter().enumerate().map(|(i, &token)| (token, wanted(i))).collect();
-        let round = round(self.plan, &[Cut { stream: 0, start: self.length, rows }]);
+        let mut round = round(self.plan, &[Cut { stream: 0, start: self.length, rows }]);
+        for row in &mut round.rows {
+            if let Some(values) = self.given.get(&(row.position as usize)) {
+                row.input = Input::Vector((round.vectors.len() / values.len()) as u32);
+                round.vectors.extend(values);
+            }
+        }
         self.backend.submit(round).expect("a good round");
         self.length += tokens.len();
     }
