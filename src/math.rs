@@ -177,6 +177,99 @@ pub fn bf16_to_f32(h: u16) -> f32 {
     f32::from_bits(u32::from(h) << 16)
 }
 
+/// `x / 2 * (1 + erf(x / sqrt(2)))`, computed in float64.
+#[inline(always)]
+pub fn gelu(x: f32) -> f32 {
+    let x = f64::from(x);
+    (0.5 * x * (1.0 + erf64(x * std::f64::consts::FRAC_1_SQRT_2))) as f32
+}
+
+/// The error function, by W. J. Cody's rational approximations (1969).
+#[inline(always)]
+pub fn erf64(x: f64) -> f64 {
+    let size = x.abs();
+    if size <= 0.468_75 {
+        return x * ratio(
+            size * size,
+            &[
+                1.857_777_061_846_031_5e-1,
+                3.161_123_743_870_565_6,
+                1.138_641_541_510_501_6e2,
+                3.774_852_376_853_020_2e2,
+                3.209_377_589_138_469_5e3,
+            ],
+            &[
+                1.0,
+                2.360_129_095_234_412_1e1,
+                2.440_246_379_344_441_7e2,
+                1.282_616_526_077_372_3e3,
+                2.844_236_833_439_170_6e3,
+            ],
+        );
+    }
+    // Behind 6 the rest is below half a last bit of 1.
+    if size > 6.0 {
+        return if x.is_nan() { x } else { x.signum() };
+    }
+    let rest = if size <= 4.0 {
+        ratio(
+            size,
+            &[
+                2.153_115_354_744_038_5e-8,
+                5.641_884_969_886_700_9e-1,
+                8.883_149_794_388_376,
+                6.611_919_063_714_163e1,
+                2.986_351_381_974_001_3e2,
+                8.819_522_212_417_691e2,
+                1.712_047_612_634_070_6e3,
+                2.051_078_377_826_071_5e3,
+                1.230_339_354_797_997_2e3,
+            ],
+            &[
+                1.0,
+                1.574_492_611_070_983_5e1,
+                1.176_939_508_913_125e2,
+                5.371_811_018_620_099e2,
+                1.621_389_574_566_690_2e3,
+                3.290_799_235_733_459_6e3,
+                4.362_619_090_143_247e3,
+                3.439_367_674_143_721_6e3,
+                1.230_339_354_803_749_4e3,
+            ],
+        )
+    } else {
+        let inverse = 1.0 / (size * size);
+        let part = ratio(
+            inverse,
+            &[
+                1.631_538_713_730_209_8e-2,
+                3.053_266_349_612_323_4e-1,
+                3.603_448_999_498_044_4e-1,
+                1.257_817_261_112_292_5e-1,
+                1.608_378_514_874_227_7e-2,
+                6.587_491_615_298_378e-4,
+            ],
+            &[
+                1.0,
+                2.568_520_192_289_822_4,
+                1.872_952_849_923_460_5,
+                5.279_051_029_514_284e-1,
+                6.051_834_131_244_132e-2,
+                2.335_204_976_268_691_8e-3,
+            ],
+        );
+        (std::f64::consts::FRAC_2_SQRT_PI / 2.0 - inverse * part) / size
+    };
+    x.signum() * (1.0 - exp64(-size * size) * rest)
+}
+
+/// A quotient of two polynomials, highest power first.
+#[inline(always)]
+fn ratio<const N: usize>(x: f64, above: &[f64; N], below: &[f64; N]) -> f64 {
+    let value = |coefficients: &[f64; N]| coefficients.iter().fold(0.0_f64, |sum, c| sum.mul_add(x, *c));
+    value(above) / value(below)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,5 +364,31 @@ mod tests {
         assert!(f16_to_f32(f32_to_f16(f32::NAN)).is_nan());
         assert_eq!(f32_to_f16(1e-30), 0);
         assert_eq!(bf16_to_f32(0x3fc0), 1.5);
+    }
+
+    /// Values of a table (Abramowitz and Stegun, 7.1), and a dense range against the series.
+    #[test]
+    fn erf_is_within_a_few_last_bits() {
+        for (x, want) in
+            [(0.1, 0.112_462_916_0), (0.5, 0.520_499_877_8), (1.0, 0.842_700_792_9), (2.0, 0.995_322_265_0)]
+        {
+            assert!((erf64(x) - want).abs() < 6e-11 && (erf64(-x) + want).abs() < 6e-11, "{x}");
+        }
+        let series = |x: f64| {
+            let (mut term, mut sum, mut n) = (x, x, 0.0);
+            while f64::abs(term) > 1e-18 * f64::abs(sum) {
+                n += 1.0;
+                term *= 2.0 * x * x / (2.0 * n + 1.0);
+                sum += term;
+            }
+            std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+        };
+        for i in -6500..6500 {
+            let x = f64::from(i) / 1000.0;
+            assert!((erf64(x) - series(x)).abs() <= 1e-15 + 4e-16 * series(x).abs(), "{x}");
+            let want = x / 2.0 * (1.0 + series(x * std::f64::consts::FRAC_1_SQRT_2));
+            assert!((f64::from(gelu(x as f32)) - want).abs() <= 1e-7 * want.abs() + 1e-12 + 1e-7 * x.abs(), "{x}");
+        }
+        assert!(erf64(f64::NAN).is_nan() && erf64(f64::INFINITY) == 1.0);
     }
 }

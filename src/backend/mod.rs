@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::plan::{BufferId, WeightId};
 use std::time::{Duration, Instant};
 
+pub mod check;
 pub mod cpu;
 pub mod reference;
 

@@ -3,10 +3,11 @@
 //! One short function an op, over one row. Keys, values and conv states are kept in float64, not rounded as in the
 //! other backends; [`ConvState`] is float32, so a state that is read and set again is rounded once.
 
+use super::check::check_inputs;
 use super::*;
 use crate::error::{Code, Error};
 use crate::math;
-use crate::plan::{AttentionId, AttentionShape, ConvId, ConvShape, Op, Plan, RowSet};
+use crate::plan::{AttentionId, AttentionShape, ConvId, ConvShape, Op, Plan, RowSet, StoreId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ struct Running {
     faulted: Vec<bool>,
     /// Filled at the round's end.
     logits: Vec<f32>,
+    /// Where the round's stage ends.
+    end: usize,
 }
 
 /// Runs a plan in float64, one op a slice, on the calling thread.
@@ -44,6 +47,8 @@ pub struct ReferenceBackend {
     pages: HashMap<PageId, Page>,
     /// For each conv layer `taps - 1` columns, oldest first.
     convs: HashMap<Slot, Vec<Vec<f64>>>,
+    /// By slot and `StoreId`: rows of a picture by position.
+    stores: HashMap<(Slot, StoreId), Vec<f64>>,
     running: Option<Running>,
     times: SliceTimes,
 }
@@ -55,6 +60,7 @@ impl ReferenceBackend {
             weights: vec![Vec::new(); plan.weights.len()],
             pages: HashMap::new(),
             convs: HashMap::new(),
+            stores: HashMap::new(),
             running: None,
             times: SliceTimes::default(),
             plan,
@@ -110,7 +116,7 @@ impl ReferenceBackend {
             {
                 return refuse(format!("rows of lane {index} do not follow one another"));
             }
-            let pages = (start + lane.rows).div_ceil(PAGE_ROWS);
+            let pages = lane.grid.map_or(start + lane.rows, |grid| grid.len()).div_ceil(PAGE_ROWS);
             if lane.pages.len() != self.plan.attentions.len() || lane.pages.iter().any(|p| p.len() < pages) {
                 return refuse(format!("lane {index} needs {pages} pages in each attention layer"));
             }
@@ -118,7 +124,7 @@ impl ReferenceBackend {
         if next != round.rows.len() {
             return refuse(format!("{} rows, {next} in lanes", round.rows.len()));
         }
-        Ok(())
+        check_inputs(&self.plan, round).or_else(refuse)
     }
 
     /// Runs one op over all its rows.
@@ -128,16 +134,21 @@ impl ReferenceBackend {
         let w = |id: WeightId| &self.weights[id.0][..];
         match *op {
             Op::Embed { table, out } => {
-                let tokens: Vec<u32> = running
-                    .round
-                    .rows
-                    .iter()
-                    .map(|row| match row.input {
-                        Input::Token(id) => id,
-                        _ => 0,
-                    })
-                    .collect();
-                running.fill(plan, out, |r, _| row(w(table), tokens[r] as usize, plan.width(out)).to_vec());
+                let (width, given) = (plan.width(out), running.inputs());
+                running.fill(plan, out, |r, _| match &given[r] {
+                    Given::Token(id) => row(w(table), *id, width).to_vec(),
+                    Given::Values(values) => values.clone(),
+                });
+            }
+            Op::Input { out } => {
+                let given = running.inputs();
+                running.fill(plan, out, |r, _| match &given[r] {
+                    Given::Token(_) => Vec::new(),
+                    Given::Values(values) => values.clone(),
+                });
+            }
+            Op::LayerNorm { x, weight, bias, eps } => {
+                running.fill(plan, x, |_, x| layer_norm(x, w(weight), w(bias), f64::from(eps)));
             }
             Op::RmsNorm { x, weight, out } => {
                 let x = running.copy(plan, x);
@@ -151,6 +162,10 @@ impl ReferenceBackend {
             Op::Rope { x, rope: index } => {
                 let at: Vec<u32> = running.round.rows.iter().map(|row| row.position).collect();
                 running.fill(plan, x, |r, x| rope(x, at[r], &plan.ropes[index]));
+            }
+            Op::GridRope { x, rope } => {
+                let at = (0..rows).map(|r| running.place(r)).collect::<Result<Vec<_>>>()?;
+                running.fill(plan, x, |r, x| grid_rope(x, at[r], &plan.ropes[rope]));
             }
             Op::StoreKv { k, v, layer } => {
                 let (k, v) = (running.copy(plan, k), running.copy(plan, v));
@@ -181,14 +196,37 @@ impl ReferenceBackend {
                 let x = running.copy(plan, x);
                 running.fill(plan, to, |r, to| add(&x[r], to));
             }
-            Op::Input { .. }
-            | Op::LayerNorm { .. }
-            | Op::GridRope { .. }
-            | Op::StoreGated { .. }
-            | Op::GridConv { .. }
-            | Op::Save { .. }
-            | Op::Load { .. }
-            | Op::Gelu { .. } => {}
+            Op::StoreGated { bcx, gated, gates } => {
+                for (r, bcx) in running.copy(plan, bcx).iter().enumerate() {
+                    let width = bcx.len() / 3;
+                    self.save(&running.round, gated, r, &gated_input(bcx))?;
+                    self.save(&running.round, gates, r, &bcx[width..2 * width])?;
+                }
+            }
+            Op::GridConv { gated, gates, taps, out } => {
+                let convolved = (0..rows).map(|r| self.grid_conv(running, gated, gates, taps, r));
+                let convolved = convolved.collect::<Result<Vec<_>>>()?;
+                running.fill(plan, out, |r, _| convolved[r].clone());
+            }
+            Op::Save { x, store } => {
+                for (r, x) in running.copy(plan, x).iter().enumerate() {
+                    self.save(&running.round, store, r, x)?;
+                }
+            }
+            Op::Load { store, out } => {
+                let count = plan.width(out) / plan.stores[store.0].width;
+                let loaded = (0..rows).map(|r| {
+                    let (row, width) = (running.round.rows[r], plan.width(out));
+                    let slot = running.round.lanes[row.lane as usize].slot;
+                    let first = row.position as usize * count;
+                    let values =
+                        self.stores.get(&(slot, store)).and_then(|s| s.get(first * width / count..)?.get(..width));
+                    values.map(<[f64]>::to_vec).ok_or_else(|| no_row(store, first))
+                });
+                let loaded = loaded.collect::<Result<Vec<_>>>()?;
+                running.fill(plan, out, |r, _| loaded[r].clone());
+            }
+            Op::Gelu { x } => running.fill(plan, x, |_, x| x.iter().map(|v| gelu(*v)).collect()),
             Op::Gather { x, out } => {
                 let (x, wanted) = (running.copy(plan, x), running.wanted.clone());
                 running.fill(plan, out, |r, _| x[wanted[r]].clone());
@@ -213,6 +251,48 @@ impl ReferenceBackend {
         Ok(())
     }
 
+    /// Keeps row `r` of a picture.
+    fn save(&mut self, round: &Round, store: StoreId, r: usize, values: &[f64]) -> Result<()> {
+        let row = round.rows[r];
+        let lane = &round.lanes[row.lane as usize];
+        let rows = lane.grid.ok_or_else(|| no_row(store, row.position as usize))?.len();
+        let kept = self.stores.entry((lane.slot, store)).or_insert_with(|| vec![0.0; rows * values.len()]);
+        kept[row.position as usize * values.len()..][..values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
+    /// Row `r` of the convolution over a grid.
+    fn grid_conv(
+        &self,
+        running: &Running,
+        gated: StoreId,
+        gates: StoreId,
+        taps: WeightId,
+        r: usize,
+    ) -> Result<Vec<f64>> {
+        let row_of = running.round.rows[r];
+        let lane = &running.round.lanes[row_of.lane as usize];
+        let grid = lane.grid.ok_or_else(|| no_row(gated, r))?;
+        let width = self.plan.stores[gated.0].width;
+        let store = |id| self.stores.get(&(lane.slot, id)).ok_or_else(|| no_row(id, row_of.position as usize));
+        let (gated, gates, taps) = (store(gated)?, store(gates)?, &self.weights[taps.0]);
+        let count = taps.len() / width;
+        let side = count.isqrt();
+        let (y, x) = grid.place(row_of.position as usize);
+        let mut out = vec![0.0; width];
+        for tap in 0..count {
+            let (dy, dx) = ((tap / side) as i64 - side as i64 / 2, (tap % side) as i64 - side as i64 / 2);
+            let (y, x) = (i64::from(y) + dy, i64::from(x) + dx);
+            if y < 0 || x < 0 || y >= i64::from(grid.rows) || x >= i64::from(grid.cols) {
+                continue;
+            }
+            let neighbour = row(gated, grid.index(y as u32, x as u32), width);
+            (0..width).for_each(|c| out[c] += taps[c * count + tap] * neighbour[c]);
+        }
+        let gate = row(gates, row_of.position as usize, width);
+        Ok(out.iter().zip(gate).map(|(sum, gate)| sum * gate).collect())
+    }
+
     /// The keys and values row `r` sees, oldest first.
     fn visible(&self, round: &Round, layer: AttentionId, r: usize) -> Result<Vec<(&[f64], &[f64])>> {
         let (row, shape) = (round.rows[r], self.plan.attentions[layer.0]);
@@ -225,7 +305,11 @@ impl ReferenceBackend {
             let range = p % PAGE_ROWS * width..(p % PAGE_ROWS + 1) * width;
             Ok((&page.k[range.clone()], &page.v[range]))
         };
-        (first..=position).map(at).collect()
+        let last = match running_grid(round, r) {
+            Some(grid) if shape.bidirectional => grid.len() - 1,
+            _ => position,
+        };
+        (first..=last).map(at).collect()
     }
 
     /// The `taps` columns of `B * x` that end with row `r`, oldest first.
@@ -243,14 +327,37 @@ impl Running {
         let wanted: Vec<usize> = (0..round.rows.len()).filter(|&r| round.rows[r].wanted).collect();
         let size = |rows| if rows == RowSet::All { round.rows.len() } else { wanted.len() };
         Running {
-            done: 0,
+            done: plan.stage_ops(round.stage).start,
             buffers: plan.buffers.iter().map(|b| vec![0.0; size(b.rows) * b.width]).collect(),
             gated: plan.convs.iter().map(|c| vec![0.0; round.rows.len() * c.width]).collect(),
             faulted: vec![false; round.lanes.len()],
             logits: Vec::new(),
             wanted,
+            end: plan.stage_ops(round.stage).end,
             round,
         }
+    }
+
+    /// What each row is given as.
+    fn inputs(&self) -> Vec<Given> {
+        let vectors = self.round.rows.iter().filter(|row| matches!(row.input, Input::Vector(_))).count().max(1);
+        let width = self.round.vectors.len() / vectors;
+        let given = |row: &Row| match row.input {
+            Input::Token(id) => Given::Token(id as usize),
+            Input::Vector(index) => {
+                let values = &self.round.vectors[index as usize * width..][..width];
+                Given::Values(values.iter().map(|v| f64::from(*v)).collect())
+            }
+            Input::Stored => Given::Values(vec![0.0; width]),
+        };
+        self.round.rows.iter().map(given).collect()
+    }
+
+    /// Row and column of row `r` in its grid.
+    fn place(&self, r: usize) -> Result<(u32, u32)> {
+        let grid = running_grid(&self.round, r);
+        let grid = grid.ok_or_else(|| Error::new(Code::Internal, format!("row {r} stands in no grid")))?;
+        Ok(grid.place(self.round.rows[r].position as usize))
     }
 
     /// The rows of a buffer.
@@ -302,7 +409,7 @@ impl Backend for ReferenceBackend {
         let plan = Arc::clone(&self.plan);
         let first = running.done;
         let mut outcome = Ok(());
-        while outcome.is_ok() && running.done < plan.ops.len() {
+        while outcome.is_ok() && running.done < running.end {
             let stop = match limit {
                 Limit::Until(end) => running.done > first && Instant::now() + self.times.next > end,
                 Limit::Slices(slices) => running.done - first >= slices,
@@ -319,7 +426,7 @@ impl Backend for ReferenceBackend {
             self.times.next = start.elapsed();
             self.times.worst = self.times.worst.max(self.times.next);
         }
-        let done = running.done == plan.ops.len();
+        let done = running.done == running.end;
         if let (true, Some(id)) = (done, plan.logits) {
             running.logits = running.buffers[id.0].iter().map(|&v| v as f32).collect();
         }
@@ -383,7 +490,9 @@ impl Backend for ReferenceBackend {
         self.pages.remove(&page);
     }
 
-    fn release_stores(&mut self, _slot: Slot) {}
+    fn release_stores(&mut self, slot: Slot) {
+        self.stores.retain(|(owner, _), _| *owner != slot);
+    }
 
     fn slice_times(&self) -> SliceTimes {
         self.times
@@ -399,6 +508,21 @@ impl Backend for ReferenceBackend {
             running.buffers[id.0] = values.iter().map(|&v| f64::from(v)).collect();
         }
     }
+}
+
+/// What a row is given as.
+enum Given {
+    Token(usize),
+    Values(Vec<f64>),
+}
+
+/// The grid row `r` stands in.
+fn running_grid(round: &Round, r: usize) -> Option<Grid> {
+    round.lanes[round.rows[r].lane as usize].grid
+}
+
+fn no_row(store: StoreId, position: usize) -> Error {
+    Error::new(Code::Internal, format!("store {}: no row at position {position}", store.0))
 }
 
 fn no_page(layer: AttentionId, position: usize) -> Error {
@@ -451,6 +575,31 @@ fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
     x.iter().zip(weight).map(|(v, w)| v * inverse * w).collect()
 }
 
+fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], eps: f64) -> Vec<f64> {
+    let mean = x.iter().sum::<f64>() / x.len() as f64;
+    let variance = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / x.len() as f64;
+    let inverse = 1.0 / (variance + eps).sqrt();
+    x.iter().zip(weight.iter().zip(bias)).map(|(v, (w, b))| (v - mean) * inverse * w + b).collect()
+}
+
+fn gelu(x: f64) -> f64 {
+    x / 2.0 * (1.0 + erf(x / std::f64::consts::SQRT_2))
+}
+
+/// `2 / sqrt(pi) * exp(-x^2) * sum of 2^n x^(2n + 1) / (1 * 3 * ... * (2n + 1))`: all terms of one sign.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum, mut n) = (x, x, 0.0);
+    while term.abs() > 1e-17 * sum.abs() {
+        n += 1.0;
+        term *= 2.0 * x * x / (2.0 * n + 1.0);
+        sum += term;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+}
+
 fn matmul(x: &[f64], weight: &[f64], bias: Option<&[f64]>) -> Vec<f64> {
     let output = |(n, w)| dot(x, w) + bias.map_or(0.0, |bias| bias[n]);
     weight.chunks(x.len()).enumerate().map(output).collect()
@@ -480,6 +629,21 @@ fn rope(x: &[f64], position: u32, frequencies: &[f32]) -> Vec<f64> {
             let (a, b) = (head[i], head[i + pairs]);
             head[i] = a * cos - b * sin;
             head[i + pairs] = b * cos + a * sin;
+        }
+    }
+    out
+}
+
+/// As [`rope`]; the first half of the pairs turns by the row, the second by the column.
+fn grid_rope(x: &[f64], (row, col): (u32, u32), frequencies: &[f32]) -> Vec<f64> {
+    let (mut out, axis) = (x.to_vec(), frequencies.len());
+    for head in out.chunks_mut(4 * axis) {
+        for i in 0..2 * axis {
+            let at = if i < axis { row } else { col };
+            let (sin, cos) = f64::from(at as f32 * frequencies[i % axis]).sin_cos();
+            let (a, b) = (head[i], head[i + 2 * axis]);
+            head[i] = a * cos - b * sin;
+            head[i + 2 * axis] = b * cos + a * sin;
         }
     }
     out

@@ -141,9 +141,9 @@ pub(super) unsafe fn given<'a>(media: *const lfm3_media) -> Result<Given<'a>> {
             }
             // SAFETY: the host promises `frame_count` numbers where the pointers are not NULL.
             let frames = match media.kind {
-                LFM3_MEDIA_VIDEO => file_frames(data, unsafe {
-                    args::slice(media.frame_sizes, media.frame_count, "frame_sizes")?
-                })?,
+                LFM3_MEDIA_VIDEO => {
+                    file_frames(data, unsafe { args::slice(media.frame_sizes, media.frame_count, "frame_sizes")? })?
+                }
                 _ => rgb_frames(&media, data)?,
             };
             // SAFETY: as above.
@@ -194,7 +194,8 @@ fn rgb_frames<'a>(media: &lfm3_media, data: &'a [u8]) -> Result<Vec<GivenFrame<'
     let start = |index: usize| step.and_then(|step| step.checked_mul(index));
     let frame = |index: usize| {
         let rest = start(index).and_then(|start| data.get(start..));
-        let rest = rest.ok_or_else(|| invalid(format!("frame {index} begins behind the {} bytes of data", data.len())))?;
+        let rest =
+            rest.ok_or_else(|| invalid(format!("frame {index} begins behind the {} bytes of data", data.len())))?;
         rgb(media, &rest[..rest.len().min(step.unwrap_or(usize::MAX))])
     };
     (0..media.frame_count).map(frame).collect()

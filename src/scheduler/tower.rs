@@ -2,7 +2,9 @@
 //! through stage after stage. Each stream has at most one picture under way.
 
 use super::pace::Pace;
-use crate::backend::{Backend, Input, Lane, Limit, PAGE_ROWS, PageId, Progress, ROUND_ROWS, Round, Row, SliceTimes, Slot};
+use crate::backend::{
+    Backend, Input, Lane, Limit, PAGE_ROWS, PageId, Progress, ROUND_ROWS, Round, Row, SliceTimes, Slot,
+};
 use crate::error::{Code, Error, Result};
 use crate::plan::Plan;
 use crate::state::{ByteBudget, Page, PageArena, Placed, Reservation, SPARE_PAGES, SeenRows};
@@ -170,7 +172,8 @@ impl Tower {
         self.in_flight = false;
         if parts.backend.faulted(0) {
             parts.backend.abandon();
-            let message = "a value of a picture's rows is not finite: the weights drive the tower out of float32's range";
+            let message =
+                "a value of a picture's rows is not finite: the weights drive the tower out of float32's range";
             return Err(Error::new(Code::Numeric, message));
         }
         if parts.collect(job) {
@@ -254,12 +257,7 @@ impl TowerParts {
         };
         let pages = job.pages.iter().map(|pages| pages.iter().map(Page::id).collect::<Vec<PageId>>());
         let lane = Lane { slot: job.slot, first_row: 0, rows: count, pages: pages.collect(), grid: Some(grid) };
-        self.backend.submit(Round {
-            stage: job.stage,
-            rows: (0..count).map(row).collect(),
-            lanes: vec![lane],
-            vectors,
-        })
+        self.backend.submit(Round { stage: job.stage, rows: (0..count).map(row).collect(), lanes: vec![lane], vectors })
     }
 
     /// Rows of the job's next window.

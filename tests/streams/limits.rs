@@ -118,7 +118,8 @@ fn calls_that_do_not_fit_are_refused_with_their_reason() {
     assert!(error.code == Code::InvalidArgument && error.message.contains("picture"), "{}", error.message);
     stream.set_chat(STORY, &[]).unwrap();
     stream.generate(&greedy()).unwrap();
-    for error in [stream.append_text("x", false), stream.rewind(0), stream.set_chat(STORY, &[]), stream.generate(&greedy())]
+    for error in
+        [stream.append_text("x", false), stream.rewind(0), stream.set_chat(STORY, &[]), stream.generate(&greedy())]
     {
         assert_eq!(error.unwrap_err().code, Code::State);
     }

@@ -105,7 +105,9 @@ fn a_picture_given_again_is_kept_and_another_of_its_size_is_not() {
     let mut chat: serde_json::Value = serde_json::from_str(ONE).unwrap();
     let messages = chat["messages"].as_array_mut().unwrap();
     messages.push(serde_json::json!({"role": "assistant", "content": reply.text}));
-    messages.push(serde_json::json!({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "And this one?"}]}));
+    messages.push(
+        serde_json::json!({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "And this one?"}]}),
+    );
     let chat = chat.to_string();
     stream.set_chat(&chat, &[picture.given(), picture.given()]).unwrap();
     assert_eq!(stream.tokens().unwrap()[..held.len()], held);
@@ -197,11 +199,7 @@ fn a_chat_set_again_after_a_rewind_into_its_picture_is_whole_again() {
 
 #[test]
 fn a_picture_larger_than_the_context_is_refused_and_a_limit_makes_it_fit() {
-    let small = |most| ModelOptions {
-        context_limit: Some(24),
-        max_picture_tokens: most,
-        ..ModelOptions::default()
-    };
+    let small = |most| ModelOptions { context_limit: Some(24), max_picture_tokens: most, ..ModelOptions::default() };
     let picture = Picture::new(160, 120, 0);
     let model = open_with(&small(None));
     let full = stream(&model);
@@ -314,7 +312,10 @@ fn a_video_is_pairs_of_frames_behind_their_times() {
     assert!(bits == bits_of(&model, &json, &[video(&frames)], Duration::from_micros(100)));
     let still: Vec<Picture> = (0..9).map(|_| Picture::new(64, 48, 0)).collect();
     assert!(bits != bits_of(&model, &json, &[video(&still)], Duration::from_secs(9)));
-    assert_eq!(stream.append_media(&Given::Video { frames: Vec::new(), times: Vec::new(), fps: 1.0 }).unwrap_err().code, Code::InvalidArgument);
+    assert_eq!(
+        stream.append_media(&Given::Video { frames: Vec::new(), times: Vec::new(), fps: 1.0 }).unwrap_err().code,
+        Code::InvalidArgument
+    );
 }
 
 #[test]

@@ -47,7 +47,8 @@ fn run_case(model: &std::sync::Arc<Model>, case: &Value) -> f32 {
     assert_eq!(stream.tokens().unwrap(), prompt, "case {}", case["name"]);
     let bits = logit_bits(model, &stream);
     let top = ids(&case["top_ids"]).into_iter().zip(case["top_logits"].as_array().unwrap());
-    let distance = |(id, want): (u32, &Value)| (f32::from_bits(bits[id as usize]) - want.as_f64().unwrap() as f32).abs();
+    let distance =
+        |(id, want): (u32, &Value)| (f32::from_bits(bits[id as usize]) - want.as_f64().unwrap() as f32).abs();
     let worst = top.map(distance).fold(0.0, f32::max);
     let greedy_ids = ids(&case["greedy_ids"]);
     let mut options = greedy();

@@ -6,7 +6,7 @@ use super::dense::{self, CHAINS, Chains};
 use super::norm::{LANES, tree};
 use super::pages::{self, KEY_TILE, Pages};
 use super::pool::Shared;
-use super::round::{Active, Block, first_visible};
+use super::round::{Active, Block};
 use super::simd::{Simd, kernel};
 use crate::backend::{KEY_CHUNK, PAGE_ROWS};
 use crate::math;
@@ -216,7 +216,7 @@ impl Attention<'_> {
         for index in first..end {
             self.load(block, kv_head, index * KEY_CHUNK, chunk);
             for (row, q) in q.chunks_exact(group).enumerate().take(block.rows) {
-                let visible = visible_in(shape, block.position + row, index * KEY_CHUNK);
+                let visible = block.visible_in(shape, row, index * KEY_CHUNK);
                 if !visible.is_empty() {
                     fold_chunk(self.isa, q, chunk, visible, head_dim, state(row));
                 }
@@ -238,11 +238,4 @@ impl Attention<'_> {
         let values = pages::chunk_values(page, &self.shape, kv_head, key % PAGE_ROWS);
         widen_chunk(self.isa, keys, values, chunk);
     }
-}
-
-/// Which keys of the chunk at `key` a query at `position` sees, counted from the chunk's first.
-fn visible_in(shape: &AttentionShape, position: usize, key: usize) -> Range<usize> {
-    let start = first_visible(shape, position).max(key);
-    let end = (position + 1).min(key + KEY_CHUNK);
-    start.min(end).saturating_sub(key)..end.saturating_sub(key)
 }

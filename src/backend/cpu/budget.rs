@@ -42,9 +42,11 @@ pub enum Kind {
     Conv,
     /// SwiGLU.
     SwiGlu,
+    /// GELU.
+    Gelu,
 }
 
-const KINDS: usize = Kind::SwiGlu as usize + 1;
+const KINDS: usize = Kind::Gelu as usize + 1;
 
 /// Thread-nanoseconds of a unit of work.
 pub struct Costs {
@@ -59,7 +61,7 @@ impl Default for Costs {
         for kind in [Kind::Four, Kind::Six, Kind::Eight, Kind::Dense, Kind::Attend] {
             ns[kind as usize] = [0.2; CLASSES];
         }
-        for kind in [Kind::Embed, Kind::Prepare, Kind::Rope, Kind::Store, Kind::Conv, Kind::SwiGlu] {
+        for kind in [Kind::Embed, Kind::Prepare, Kind::Rope, Kind::Store, Kind::Conv, Kind::SwiGlu, Kind::Gelu] {
             ns[kind as usize] = [2.0; CLASSES];
         }
         Costs { ns, worst: Duration::ZERO }

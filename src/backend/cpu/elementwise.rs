@@ -16,6 +16,18 @@ fn swiglu_row(x: &mut [f32], up: &[f32]) {
 }
 
 kernel! {
+    /// `x = gelu(x)`.
+    pub fn gelu(x: &mut [f32]) = plain gelu_row
+}
+
+#[inline(always)]
+fn gelu_row(x: &mut [f32]) {
+    for x in x {
+        *x = math::gelu(*x);
+    }
+}
+
+kernel! {
     /// `to += x`.
     pub fn add(to: &mut [f32], x: &[f32]) = plain add_row
 }

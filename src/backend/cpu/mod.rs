@@ -11,6 +11,7 @@ mod conv;
 mod dense;
 mod elementwise;
 mod fpenv;
+mod grid;
 mod matmul;
 mod norm;
 mod pack;
@@ -23,6 +24,7 @@ mod run;
 mod simd;
 
 pub use fpenv::FpGuard;
+pub use grid::store_bytes;
 pub use pack::packed_bytes;
 pub use pool::MAX_THREADS;
 
@@ -31,7 +33,8 @@ use crate::error::{Code, Error, Result};
 use crate::plan::{AttentionId, BufferId, Plan, WeightId};
 use budget::{Costs, SHARE_NS, SLICE_TARGET_NS};
 use pack::Packed;
-use phases::{Phase, Step};
+use parking_lot::Mutex;
+use phases::Phase;
 use pool::Pool;
 use round::Active;
 use run::{Runner, Task};
@@ -129,6 +132,8 @@ pub struct CpuBackend {
     runner: Runner,
     options: CpuOptions,
     cursor: Cursor,
+    /// The first phase behind the round's stage.
+    end: usize,
     costs: Costs,
     next_ns: f64,
 }
@@ -141,10 +146,28 @@ impl CpuBackend {
             let message = format!("instruction set {} is not available on this CPU", isa.name());
             return Err(Error::new(Code::Unsupported, message));
         }
+        CpuBackend::with_pool(plan, options, isa, Arc::new(Mutex::new(Pool::new(options.threads)?)))
+    }
+
+    /// A backend for another plan with the same options and the same workers. Only one of the two may work at a time.
+    pub fn sharing(&self, plan: Arc<Plan>) -> Result<CpuBackend> {
+        CpuBackend::with_pool(plan, &self.options, self.runner.isa, Arc::clone(&self.runner.pool))
+    }
+
+    fn with_pool(plan: Arc<Plan>, options: &CpuOptions, isa: Isa, pool: Arc<Mutex<Pool>>) -> Result<CpuBackend> {
         let phases = phases::compile(&plan)?;
-        let runner = Runner::new(plan, isa, Pool::new(options.threads)?);
-        let costs = Costs::default();
-        Ok(CpuBackend { phases, runner, options: options.clone(), cursor: Cursor::default(), costs, next_ns: 0.0 })
+        let end = phases.len();
+        let (runner, options) = (Runner::new(plan, isa, pool), options.clone());
+        let (cursor, costs) = (Cursor::default(), Costs::default());
+        Ok(CpuBackend { phases, runner, options, cursor, end, costs, next_ns: 0.0 })
+    }
+
+    /// Puts the cursor before the first phase of a stage.
+    fn enter(&mut self, stage: usize) {
+        let ops = self.runner.plan.stage_ops(stage);
+        let first_of = |op| self.phases.partition_point(|phase| phase.op < op);
+        self.end = first_of(ops.end);
+        self.cursor = Cursor { phase: first_of(ops.start), ..Cursor::default() };
     }
 
     /// Bytes held by weights loaded so far, buffers and scratch.
@@ -154,7 +177,7 @@ impl CpuBackend {
 
     /// Moves the cursor past what is finished. False when the round is done.
     fn settle(&mut self) -> bool {
-        while let Some(phase) = self.phases.get(self.cursor.phase) {
+        while let Some(phase) = self.phases[..self.end].get(self.cursor.phase) {
             let spans = self.runner.spans(&phase.step);
             let span = *self.cursor.span.get_or_insert(spans.start);
             if span >= spans.end {
@@ -178,8 +201,8 @@ impl CpuBackend {
         }
         let (kind, work) = self.runner.work(&phase.step, span);
         let unit_ns = self.costs.expect(kind, self.runner.active().round.rows.len(), work).max(1.0);
-        let threads = self.runner.pool.threads().min(end - first);
-        let alone = unit_ns * (end - first) as f64 <= SHARE_NS || matches!(phase.step, Step::StoreKv { .. });
+        let threads = self.runner.threads.min(end - first);
+        let alone = unit_ns * (end - first) as f64 <= SHARE_NS || phase.step.is_serial();
         let threads = if alone { 1 } else { threads };
         let turns = ((target_ns / unit_ns) as usize).max(1);
         let units = turns.saturating_mul(threads).min(end - first);
@@ -261,6 +284,7 @@ impl Backend for CpuBackend {
         let plan = Arc::clone(&self.runner.plan);
         let active = Active::new(&plan, round)?;
         for lane in &active.round.lanes {
+            self.runner.stores.ensure(lane, &plan)?;
             self.runner.states.entry(lane.slot.0).or_insert_with(|| vec![0.0; run::state_len(&plan)]);
             for (layer, shape) in plan.attentions.iter().enumerate() {
                 for page in active.pages(lane, layer, shape) {
@@ -268,8 +292,8 @@ impl Backend for CpuBackend {
                 }
             }
         }
+        self.enter(active.round.stage);
         self.runner.round = Some(active);
-        self.cursor = Cursor::default();
         Ok(())
     }
 
@@ -278,9 +302,9 @@ impl Backend for CpuBackend {
             return Err(Error::new(Code::State, "no round was submitted"));
         }
         let _fp = FpGuard::new();
-        self.runner.pool.begin();
+        self.runner.pool.lock().begin();
         let progress = self.work(limit);
-        self.runner.pool.rest();
+        self.runner.pool.lock().rest();
         Ok(progress)
     }
 
@@ -336,7 +360,9 @@ impl Backend for CpuBackend {
         self.runner.pages.release(page);
     }
 
-    fn release_stores(&mut self, _slot: Slot) {}
+    fn release_stores(&mut self, slot: Slot) {
+        self.runner.stores.release(slot.0);
+    }
 
     fn slice_times(&self) -> SliceTimes {
         SliceTimes { next: Duration::from_nanos(self.next_ns as u64), worst: self.costs.worst() }

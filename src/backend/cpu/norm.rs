@@ -19,13 +19,9 @@ pub fn tree(lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-kernel! {
-    /// `x / sqrt(mean(x^2) + eps) * weight`, in place. False where the row is not finite or its squares overflow.
-    pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) -> bool = plain rms
-}
-
+/// The mean of the squares.
 #[inline(always)]
-fn rms(x: &mut [f32], weight: &[f32], eps: f32) -> bool {
+fn mean_square(x: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; LANES];
     let (whole, tail) = x.as_chunks::<LANES>();
     for values in whole {
@@ -36,12 +32,51 @@ fn rms(x: &mut [f32], weight: &[f32], eps: f32) -> bool {
     for (lane, value) in lanes.iter_mut().zip(tail) {
         *lane = value.mul_add(*value, *lane);
     }
-    let mean = tree(lanes) / x.len() as f32;
+    tree(lanes) / x.len() as f32
+}
+
+kernel! {
+    /// `x / sqrt(mean(x^2) + eps) * weight`, in place. False where the row is not finite or its squares overflow.
+    pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) -> bool = plain rms
+}
+
+#[inline(always)]
+fn rms(x: &mut [f32], weight: &[f32], eps: f32) -> bool {
+    let mean = mean_square(x);
     let factor = 1.0 / (mean + eps).sqrt();
     for (x, w) in x.iter_mut().zip(weight) {
         *x = *x * factor * w;
     }
     mean.is_finite()
+}
+
+kernel! {
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias`, in place. False where the row is not finite.
+    pub fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) -> bool = plain centred
+}
+
+#[inline(always)]
+fn centred(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) -> bool {
+    let mut lanes = [0.0_f32; LANES];
+    let (whole, tail) = x.as_chunks::<LANES>();
+    for values in whole {
+        for i in 0..LANES {
+            lanes[i] += values[i];
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(tail) {
+        *lane += value;
+    }
+    let mean = tree(lanes) / x.len() as f32;
+    for x in x.iter_mut() {
+        *x -= mean;
+    }
+    let variance = mean_square(x);
+    let factor = 1.0 / (variance + eps).sqrt();
+    for ((x, w), b) in x.iter_mut().zip(weight).zip(bias) {
+        *x = (*x * factor).mul_add(*w, *b);
+    }
+    variance.is_finite()
 }
 
 kernel! {

@@ -1,8 +1,9 @@
 //! The plan compiled for this backend: ops in order, matmuls of the same input taken together.
 
+use super::grid::MAX_GRID_TAPS;
 use super::rope::MAX_PAIRS;
 use crate::error::{Code, Error, Result};
-use crate::plan::{AttentionId, BufferId, ConvId, MAX_TAPS, Op, Plan, RowSet, WeightId};
+use crate::plan::{AttentionId, BufferId, ConvId, MAX_TAPS, Op, Plan, RowSet, StoreId, WeightId};
 
 /// Values of a row, at most; keeps sizes of scratch far from overflow.
 const MAX_WIDTH: usize = 1 << 24;
@@ -34,8 +35,12 @@ pub struct Product {
 pub enum Step {
     /// Rows of the table.
     Embed { table: WeightId, out: BufferId },
+    /// Rows given as values.
+    Input { out: BufferId },
     /// RMS norm.
     RmsNorm { x: BufferId, weight: WeightId, out: BufferId },
+    /// Norm around the mean.
+    LayerNorm { x: BufferId, weight: WeightId, bias: WeightId, eps: f32 },
     /// Checks activations and rounds them to integers where one of the weights wants those.
     Prepare { x: BufferId, weights: Vec<WeightId> },
     /// Matrices times the prepared activations.
@@ -44,6 +49,8 @@ pub enum Step {
     HeadNorm { x: BufferId, weight: WeightId },
     /// Positions.
     Rope { x: BufferId, rope: usize },
+    /// Positions in a grid.
+    GridRope { x: BufferId, rope: usize },
     /// Keys and values to pages.
     StoreKv { k: BufferId, v: BufferId, layer: AttentionId },
     /// Attention, queries replaced by results.
@@ -52,6 +59,16 @@ pub enum Step {
     HeadGate { x: BufferId, gate: BufferId },
     /// Convolution.
     ShortConv { bcx: BufferId, taps: WeightId, bias: Option<WeightId>, layer: ConvId, out: BufferId },
+    /// `B * x` and C to stores.
+    StoreGated { bcx: BufferId, gated: StoreId, gates: StoreId },
+    /// Convolution over a grid.
+    GridConv { gated: StoreId, gates: StoreId, taps: WeightId, out: BufferId },
+    /// Rows to a store.
+    Save { x: BufferId, store: StoreId },
+    /// Rows of a store.
+    Load { store: StoreId, out: BufferId },
+    /// `x = gelu(x)`.
+    Gelu { x: BufferId },
     /// `out = silu(gate) * up`.
     SwiGlu { gate: BufferId, up: BufferId, out: BufferId },
     /// `to += x`.
@@ -60,6 +77,13 @@ pub enum Step {
     Copy { x: BufferId, to: BufferId },
     /// Wanted rows of `x`.
     Gather { x: BufferId, out: BufferId },
+}
+
+impl Step {
+    /// Whether it copies into places that rows share, too fast to be worth sharing out.
+    pub fn is_serial(&self) -> bool {
+        matches!(self, Step::StoreKv { .. } | Step::Save { .. } | Step::StoreGated { .. })
+    }
 }
 
 /// Compiles `plan` after checking that its widths fit together.
@@ -77,10 +101,13 @@ pub fn compile(plan: &Plan) -> Result<Vec<Phase>> {
         let mut push = |step| phases.push(Phase { op, step });
         match *what {
             Op::Embed { table, out } => push(Step::Embed { table, out }),
+            Op::Input { out } => push(Step::Input { out }),
             Op::RmsNorm { x, weight, out } => push(Step::RmsNorm { x, weight, out }),
-            Op::Matmul { x, weight, bias, out } => product(&mut phases, x, Product { op, weight, bias, out }),
+            Op::LayerNorm { x, weight, bias, eps } => push(Step::LayerNorm { x, weight, bias, eps }),
+            Op::Matmul { x, weight, bias, out } => product(plan, &mut phases, x, Product { op, weight, bias, out }),
             Op::HeadNorm { x, weight } => push(Step::HeadNorm { x, weight }),
             Op::Rope { x, rope } => push(Step::Rope { x, rope }),
+            Op::GridRope { x, rope } => push(Step::GridRope { x, rope }),
             Op::StoreKv { k, v, layer } => push(Step::StoreKv { k, v, layer }),
             Op::Attend { q, layer, out } => {
                 if q != out {
@@ -92,21 +119,26 @@ pub fn compile(plan: &Plan) -> Result<Vec<Phase>> {
             Op::ShortConv { bcx, taps, bias, layer, out } => {
                 push(Step::ShortConv { bcx, taps, bias, layer, out });
             }
+            Op::StoreGated { bcx, gated, gates } => push(Step::StoreGated { bcx, gated, gates }),
+            Op::GridConv { gated, gates, taps, out } => push(Step::GridConv { gated, gates, taps, out }),
+            Op::Save { x, store } => push(Step::Save { x, store }),
+            Op::Load { store, out } => push(Step::Load { store, out }),
+            Op::Gelu { x } => push(Step::Gelu { x }),
             Op::SwiGlu { gate, up, out } => push(Step::SwiGlu { gate, up, out }),
             Op::Add { x, to } => push(Step::Add { x, to }),
             Op::Gather { x, out } => push(Step::Gather { x, out }),
-            _ => return Err(Error::new(Code::Unsupported, format!("op {op}: {what:?}"))),
         }
     }
     Ok(phases)
 }
 
 /// Adds a product to the phase before where that reads the same input, else opens one.
-fn product(phases: &mut Vec<Phase>, input: BufferId, product: Product) {
+fn product(plan: &Plan, phases: &mut Vec<Phase>, input: BufferId, product: Product) {
     if let [.., prepare, multiply] = &mut phases[..]
         && let Step::Multiply { x, products } = &mut multiply.step
         && let Step::Prepare { weights, .. } = &mut prepare.step
         && *x == input
+        && !plan.stages.iter().any(|stage| stage.ops.start == product.op)
         && products.iter().all(|p| p.out != product.out)
     {
         weights.push(product.weight);
@@ -123,6 +155,7 @@ fn fits(plan: &Plan, op: &Op) -> bool {
     let width = |id: BufferId| plan.width(id);
     let set = |id: BufferId| plan.buffers[id.0].rows;
     let weight = |id: WeightId| (plan.weights[id.0].rows, plan.weights[id.0].cols);
+    let kept = |id: StoreId| plan.stores[id.0].width;
     let vector = |id: Option<WeightId>, len: usize| id.is_none_or(|id| weight(id) == (len, 1));
     let alike = |a: BufferId, b: BufferId| width(a) == width(b) && set(a) == set(b);
     match *op {
@@ -144,7 +177,11 @@ fn fits(plan: &Plan, op: &Op) -> bool {
             let shape = plan.attentions[layer.0];
             let heads = shape.heads > 0 && shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads);
             let rows = alike(q, out) && set(q) == RowSet::All;
-            heads && rows && width(q) == shape.heads * shape.head_dim && shape.window != Some(0)
+            heads
+                && rows
+                && width(q) == shape.heads * shape.head_dim
+                && shape.window != Some(0)
+                && !(shape.bidirectional && shape.window.is_some())
         }
         Op::HeadGate { x, gate } => width(x).is_multiple_of(width(gate)) && set(x) == set(gate) && x != gate,
         Op::ShortConv { bcx, taps, bias, layer, out } => {
@@ -158,14 +195,24 @@ fn fits(plan: &Plan, op: &Op) -> bool {
         }
         Op::SwiGlu { gate, up, out } => alike(gate, up) && alike(gate, out) && up != out,
         Op::Add { x, to } => alike(x, to) && x != to,
-        Op::Input { .. }
-        | Op::LayerNorm { .. }
-        | Op::GridRope { .. }
-        | Op::StoreGated { .. }
-        | Op::GridConv { .. }
-        | Op::Save { .. }
-        | Op::Load { .. }
-        | Op::Gelu { .. } => true,
+        Op::Input { out } => set(out) == RowSet::All,
+        Op::LayerNorm { x, weight, bias, .. } => vector(Some(weight), width(x)) && vector(Some(bias), width(x)),
+        Op::GridRope { x, rope } => {
+            let pairs = 2 * plan.ropes[rope].len();
+            (1..=MAX_PAIRS).contains(&pairs) && width(x).is_multiple_of(2 * pairs) && set(x) == RowSet::All
+        }
+        Op::StoreGated { bcx, gated, gates } => {
+            set(bcx) == RowSet::All && gated != gates && [gated, gates].iter().all(|id| 3 * kept(*id) == width(bcx))
+        }
+        Op::GridConv { gated, gates, taps, out } => {
+            let (channels, count) = weight(taps);
+            let square = count.isqrt() * count.isqrt() == count && count % 2 == 1 && count <= MAX_GRID_TAPS;
+            let alike = [kept(gated), kept(gates), channels].iter().all(|len| *len == width(out));
+            square && alike && set(out) == RowSet::All
+        }
+        Op::Save { x, store } => kept(store) == width(x) && set(x) == RowSet::All,
+        Op::Load { store, out } => kept(store) > 0 && width(out).is_multiple_of(kept(store)) && set(out) == RowSet::All,
+        Op::Gelu { .. } => true,
         Op::Gather { x, out } => width(x) == width(out) && set(x) == RowSet::All && set(out) == RowSet::Wanted,
     }
 }

@@ -12,6 +12,24 @@ kernel! {
     pub fn rotate(x: &mut [f32], inverse: &[f32], position: u32) = plain turn
 }
 
+kernel! {
+    /// Turns every head of `x`, in place: of its pairs the first half by `row`, the second by `col`.
+    pub fn rotate_grid(x: &mut [f32], inverse: &[f32], row: u32, col: u32) = plain turn_grid
+}
+
+#[inline(always)]
+fn turn_grid(x: &mut [f32], inverse: &[f32], row: u32, col: u32) {
+    let pairs = 2 * inverse.len();
+    let (mut sines, mut cosines) = ([0.0_f32; MAX_PAIRS], [0.0_f32; MAX_PAIRS]);
+    for (axis, at) in [row, col].into_iter().enumerate() {
+        for (i, inverse) in inverse.iter().enumerate() {
+            let i = axis * pairs / 2 + i;
+            (sines[i], cosines[i]) = math::sin_cos(at as f32 * inverse);
+        }
+    }
+    turn_heads(x, &sines[..pairs], &cosines[..pairs], pairs);
+}
+
 #[inline(always)]
 fn turn(x: &mut [f32], inverse: &[f32], position: u32) {
     let pairs = inverse.len();
@@ -21,9 +39,15 @@ fn turn(x: &mut [f32], inverse: &[f32], position: u32) {
     for i in 0..turning {
         (sines[i], cosines[i]) = math::sin_cos(position as f32 * inverse[i]);
     }
+    turn_heads(x, &sines[..turning], &cosines[..turning], pairs);
+}
+
+/// Turns the first pairs of every head by the angles given.
+#[inline(always)]
+fn turn_heads(x: &mut [f32], sines: &[f32], cosines: &[f32], pairs: usize) {
     for head in x.chunks_exact_mut(2 * pairs) {
         let (first, second) = head.split_at_mut(pairs);
-        for i in 0..turning {
+        for i in 0..sines.len() {
             let (a, b) = (first[i], second[i]);
             first[i] = a.mul_add(cosines[i], -(b * sines[i]));
             second[i] = b.mul_add(cosines[i], a * sines[i]);

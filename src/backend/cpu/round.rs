@@ -1,9 +1,10 @@
 //! A round being run: checked, with its blocks for attention and its faults.
 
 use super::attend::{BLOCK_ROWS, SPAN};
-use crate::backend::{Input, Lane, PAGE_ROWS, PageId, ROUND_LOGITS, ROUND_ROWS, Round};
+use crate::backend::check::check_inputs;
+use crate::backend::{KEY_CHUNK, Lane, PAGE_ROWS, PageId, ROUND_LOGITS, ROUND_ROWS, Round};
 use crate::error::{Code, Error, Result};
-use crate::plan::{AttentionShape, Op, Plan};
+use crate::plan::{AttentionShape, Plan};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,12 +19,22 @@ pub struct Block {
     pub rows: usize,
     /// Position of the first row.
     pub position: usize,
+    /// Keys of a bidirectional layer.
+    pub keys: usize,
 }
 
 impl Block {
     /// Positions visible to some row of the block.
     pub fn visible(&self, shape: &AttentionShape) -> Range<usize> {
-        first_visible(shape, self.position)..self.position + self.rows
+        if shape.bidirectional { 0..self.keys } else { first_visible(shape, self.position)..self.position + self.rows }
+    }
+
+    /// Which keys of the chunk at `key` a row of the block sees, counted from the chunk's first.
+    pub fn visible_in(&self, shape: &AttentionShape, row: usize, key: usize) -> Range<usize> {
+        let position = self.position + row;
+        let first = if shape.bidirectional { 0 } else { first_visible(shape, position) };
+        let end = if shape.bidirectional { self.keys } else { position + 1 }.min(key + KEY_CHUNK);
+        first.max(key).min(end).saturating_sub(key)..end.saturating_sub(key)
     }
 
     /// Spans of keys its rows walk.
@@ -60,7 +71,8 @@ impl Active {
             for offset in (0..of.rows).step_by(BLOCK_ROWS) {
                 let row = of.first_row + offset;
                 let position = round.rows[row].position as usize;
-                blocks.push(Block { lane, row, rows: BLOCK_ROWS.min(of.rows - offset), position });
+                let keys = of.grid.map_or(0, |grid| grid.len());
+                blocks.push(Block { lane, row, rows: BLOCK_ROWS.min(of.rows - offset), position, keys });
             }
         }
         let faults = round.lanes.iter().map(|_| AtomicBool::new(false)).collect();
@@ -90,6 +102,9 @@ impl Active {
 
 fn page_range(round: &Round, lane: &Lane, shape: &AttentionShape) -> Range<usize> {
     let position = round.rows[lane.first_row].position as usize;
+    if let Some(grid) = lane.grid.filter(|_| shape.bidirectional) {
+        return 0..grid.len().div_ceil(PAGE_ROWS);
+    }
     first_visible(shape, position) / PAGE_ROWS..(position + lane.rows - 1) / PAGE_ROWS + 1
 }
 
@@ -98,11 +113,6 @@ fn check(plan: &Plan, round: &Round, wanted: usize) -> std::result::Result<(), S
         let rows = round.rows.len();
         return Err(format!("{rows} rows, {wanted} wanted; at most {ROUND_ROWS} and {ROUND_LOGITS}, at least one row"));
     }
-    let vocab = plan.ops.iter().filter_map(|op| match op {
-        Op::Embed { table, .. } => Some(plan.weights[table.0].rows),
-        _ => None,
-    });
-    let vocab = vocab.min().unwrap_or(usize::MAX);
     let mut next = 0;
     for (index, lane) in round.lanes.iter().enumerate() {
         if lane.first_row != next || lane.rows == 0 || lane.rows > round.rows.len() - next {
@@ -111,22 +121,17 @@ fn check(plan: &Plan, round: &Round, wanted: usize) -> std::result::Result<(), S
         let rows = &round.rows[next..next + lane.rows];
         for (i, row) in rows.iter().enumerate() {
             let expected = u64::from(rows[0].position) + i as u64;
-            if row.lane as usize != index || u64::from(row.position) != expected || !fits(row.input, vocab, round) {
+            if row.lane as usize != index || u64::from(row.position) != expected {
                 return Err(format!("row {}: {row:?} in lane {index}, expected position {expected}", next + i));
             }
         }
         next += lane.rows;
-        check_pages(plan, round, index, lane)?;
     }
-    if next == round.rows.len() { Ok(()) } else { Err(format!("lanes end at row {next} of {}", round.rows.len())) }
-}
-
-/// Whether what a row is given as is there.
-fn fits(input: Input, vocab: usize, round: &Round) -> bool {
-    match input {
-        Input::Token(id) => (id as usize) < vocab,
-        Input::Vector(_) | Input::Stored => round.vectors.is_empty() && false,
+    if next != round.rows.len() {
+        return Err(format!("lanes end at row {next} of {}", round.rows.len()));
     }
+    check_inputs(plan, round)?;
+    round.lanes.iter().enumerate().try_for_each(|(index, lane)| check_pages(plan, round, index, lane))
 }
 
 fn check_pages(plan: &Plan, round: &Round, index: usize, lane: &Lane) -> std::result::Result<(), String> {

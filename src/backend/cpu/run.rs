@@ -4,6 +4,7 @@ use super::attend::{Attention, BLOCK_ROWS, Chunk, SPAN, STATE_EXTRA};
 use super::budget::Kind;
 use super::conv::{BLOCK_CHANNELS, Convolution};
 use super::dense::{self, CHAINS, Chains};
+use super::grid::{self, Around, Stores};
 use super::matmul::{self, BlockScale, Ints, PAIRS, ROWS_AT_ONCE};
 use super::pack::{BLOCK, Packed, TILE};
 use super::pages::{self, Pages};
@@ -11,8 +12,8 @@ use super::phases::{Product, Step};
 use super::pool::{Pool, Shared};
 use super::round::Active;
 use super::{Isa, elementwise, norm, rope};
-use crate::backend::{Input, KEY_CHUNK, PAGE_ROWS, ROUND_LOGITS, ROUND_ROWS};
-use crate::plan::{AttentionId, BufferId, ConvId, Op, Plan, RowSet, WeightId};
+use crate::backend::{Grid, Input, KEY_CHUNK, PAGE_ROWS, ROUND_LOGITS, ROUND_ROWS};
+use crate::plan::{AttentionId, BufferId, ConvId, Op, Plan, RowSet, StoreId, WeightId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -31,11 +32,13 @@ pub struct Task {
 pub struct Runner {
     pub plan: Arc<Plan>,
     pub isa: Isa,
-    pub pool: Pool,
+    pub pool: Arc<Mutex<Pool>>,
+    pub threads: usize,
     pub weights: Vec<Option<Packed>>,
     pub buffers: Vec<Vec<f32>>,
     pub pages: Pages,
     pub states: BTreeMap<u32, Vec<f32>>,
+    pub stores: Stores,
     pub round: Option<Active>,
     scratch: Scratch,
 }
@@ -64,6 +67,7 @@ struct View<'a> {
     plan: &'a Plan,
     weights: &'a [Option<Packed>],
     buffers: &'a [Vec<f32>],
+    stores: &'a Stores,
     round: &'a Active,
 }
 
@@ -82,6 +86,18 @@ impl View<'_> {
             Packed::Vector(values) | Packed::Taps(values) => values,
             Packed::Affine(_) | Packed::Dense(_) => unreachable!("loaded by role"),
         }
+    }
+
+    /// A row's slot and grid; stages that ask for it were checked to have one.
+    fn place(&self, row: usize) -> (u32, Grid, usize) {
+        let row = &self.round.round.rows[row];
+        let lane = &self.round.round.lanes[row.lane as usize];
+        (lane.slot.0, lane.grid.expect("submit saw a grid"), row.position as usize)
+    }
+
+    /// The values a row is given as.
+    fn values(&self, index: u32, width: usize) -> &[f32] {
+        &self.round.round.vectors[index as usize * width..][..width]
     }
 
     /// The round's row behind a buffer's row.
@@ -153,12 +169,13 @@ impl Scratch {
 
 impl Runner {
     /// Makes buffers and scratch.
-    pub fn new(plan: Arc<Plan>, isa: Isa, pool: Pool) -> Runner {
+    pub fn new(plan: Arc<Plan>, isa: Isa, pool: Arc<Mutex<Pool>>) -> Runner {
         let buffers = plan.buffers.iter().map(|b| vec![0.0; b.width * capacity(b.rows)]).collect();
         let weights = plan.weights.iter().map(|_| None).collect();
-        let scratch = Scratch::new(&plan, pool.threads());
-        let (pages, states) = (Pages::default(), BTreeMap::new());
-        Runner { plan, isa, pool, weights, buffers, pages, states, round: None, scratch }
+        let threads = pool.lock().threads();
+        let scratch = Scratch::new(&plan, threads);
+        let (pages, states, stores) = (Pages::default(), BTreeMap::new(), Stores::default());
+        Runner { plan, isa, pool, threads, weights, buffers, pages, states, stores, round: None, scratch }
     }
 
     /// Bytes of weights, buffers and scratch as allocated.
@@ -200,10 +217,18 @@ impl Runner {
     pub fn units(&self, step: &Step, span: usize, before_op: usize) -> usize {
         match step {
             Step::Embed { out: id, .. }
+            | Step::Input { out: id }
             | Step::RmsNorm { out: id, .. }
+            | Step::LayerNorm { x: id, .. }
             | Step::Prepare { x: id, .. }
             | Step::HeadNorm { x: id, .. }
             | Step::Rope { x: id, .. }
+            | Step::GridRope { x: id, .. }
+            | Step::StoreGated { bcx: id, .. }
+            | Step::GridConv { out: id, .. }
+            | Step::Save { x: id, .. }
+            | Step::Load { out: id, .. }
+            | Step::Gelu { x: id }
             | Step::StoreKv { k: id, .. }
             | Step::HeadGate { x: id, .. }
             | Step::SwiGlu { out: id, .. }
@@ -232,11 +257,20 @@ impl Runner {
         let width = |id: &BufferId| self.plan.width(*id) as f64;
         match step {
             Step::Embed { out, .. } => (Kind::Embed, width(out)),
-            Step::RmsNorm { x, .. } | Step::HeadNorm { x, .. } => (Kind::Norm, width(x)),
+            Step::RmsNorm { x, .. } | Step::HeadNorm { x, .. } | Step::LayerNorm { x, .. } => (Kind::Norm, width(x)),
             Step::Prepare { x, .. } => (Kind::Prepare, width(x)),
-            Step::Rope { x, .. } => (Kind::Rope, width(x)),
+            Step::Rope { x, .. } | Step::GridRope { x, .. } => (Kind::Rope, width(x)),
             Step::StoreKv { k, .. } => (Kind::Store, 2.0 * width(k)),
+            Step::GridConv { taps, .. } => {
+                let taps = &self.plan.weights[taps.0];
+                (Kind::Conv, (taps.rows * taps.cols) as f64)
+            }
+            Step::Gelu { x } => (Kind::Gelu, width(x)),
             Step::HeadGate { x: id, .. }
+            | Step::Input { out: id }
+            | Step::StoreGated { bcx: id, .. }
+            | Step::Save { x: id, .. }
+            | Step::Load { out: id, .. }
             | Step::Add { to: id, .. }
             | Step::Copy { to: id, .. }
             | Step::Gather { out: id, .. } => (Kind::Pass, width(id)),
@@ -278,10 +312,14 @@ impl Runner {
         let isa = self.isa;
         match *step {
             Step::Embed { table, out } => self.each_row(out, task, |view, row, out| {
-                let Input::Token(token) = view.round.round.rows[row].input else {
-                    unreachable!("until values are taken")
+                let token = match view.round.round.rows[row].input {
+                    Input::Vector(index) => {
+                        out.copy_from_slice(view.values(index, out.len()));
+                        return elementwise::all_finite(isa, out);
+                    }
+                    Input::Token(token) => token as usize,
+                    Input::Stored => unreachable!("submit saw tokens and values only"),
                 };
-                let token = token as usize;
                 match view.weight(table) {
                     Packed::Affine(matrix) => matrix.row(token, out),
                     Packed::Dense(matrix) => matrix.row(token, out),
@@ -289,6 +327,15 @@ impl Runner {
                 }
                 true
             }),
+            Step::Input { out } => self.each_row(out, task, |view, row, out| {
+                let Input::Vector(index) = view.round.round.rows[row].input else {
+                    unreachable!("submit saw values only")
+                };
+                out.copy_from_slice(view.values(index, out.len()));
+                elementwise::all_finite(isa, out)
+            }),
+            Step::LayerNorm { x, weight, bias, eps } => self
+                .each_row(x, task, |view, _, x| norm::layer_norm(isa, x, view.vector(weight), view.vector(bias), eps)),
             Step::RmsNorm { x, weight, out } => self.each_row(out, task, |view, row, to| {
                 if x != out {
                     to.copy_from_slice(view.row(x, row));
@@ -303,6 +350,32 @@ impl Runner {
                 rope::rotate(isa, heads, &view.plan.ropes[rope], view.round.round.rows[row].position);
                 true
             }),
+            Step::GridRope { x, rope } => self.each_row(x, task, |view, row, heads| {
+                let (_, grid, position) = view.place(row);
+                let (row, col) = grid.place(position);
+                rope::rotate_grid(isa, heads, &view.plan.ropes[rope], row, col);
+                true
+            }),
+            Step::GridConv { gated, gates, taps, out } => self.each_row(out, task, |view, row, out| {
+                let (slot, grid, position) = view.place(row);
+                let stores = (gated, gates);
+                let around = Around::new(view.stores, (slot, grid), stores, view.vector(taps), out.len(), position);
+                grid::grid_conv(isa, &around, out);
+                true
+            }),
+            Step::Load { store, out } => self.each_row(out, task, |view, row, out| {
+                let (slot, _, position) = view.place(row);
+                let width = view.plan.stores[store.0].width;
+                let count = out.len() / width;
+                out.copy_from_slice(view.stores.rows(slot, store, position * count, count, width));
+                true
+            }),
+            Step::Gelu { x } => self.each_row(x, task, |_, _, x| {
+                elementwise::gelu(isa, x);
+                true
+            }),
+            Step::Save { x, store } => self.save(x, store, task),
+            Step::StoreGated { bcx, gated, gates } => self.store_gated(bcx, gated, gates, task),
             Step::HeadGate { x, gate } => self.each_row(x, task, |view, row, x| {
                 elementwise::head_gate(isa, x, view.row(gate, row));
                 true
@@ -340,7 +413,7 @@ impl Runner {
         let (width, set) = (self.plan.width(out), self.plan.buffers[out.0].rows);
         let shared = Shared::new(&mut rows);
         let (view, pool, _) = self.split();
-        pool.run(task.units, task.chunk, &|_, units| {
+        pool.lock().run(task.units, task.chunk, &|_, units| {
             for row in units {
                 // SAFETY: each row is one unit, and a unit is done by one thread.
                 let part = unsafe { shared.part(row * width, width) };
@@ -368,7 +441,7 @@ impl Runner {
             }
             finite
         };
-        pool.run(task.units, task.chunk, &|_, units| {
+        pool.lock().run(task.units, task.chunk, &|_, units| {
             for row in units {
                 let finite =
                     if integers { round_off(row) } else { elementwise::all_finite(view.isa, view.row(x, row)) };
@@ -397,7 +470,7 @@ impl Runner {
             view,
         };
         let threads = &scratch.threads;
-        pool.run(task.units, task.chunk, &|thread, units| {
+        pool.lock().run(task.units, task.chunk, &|thread, units| {
             let mut scratch = threads[thread].lock();
             units.for_each(|unit| multiplication.unit(unit, &mut scratch.chains));
         });
@@ -423,6 +496,34 @@ impl Runner {
         }
     }
 
+    /// Keeps rows of `x`.
+    fn save(&mut self, x: BufferId, store: StoreId, task: Task) {
+        let width = self.plan.width(x);
+        for index in task.units {
+            let (slot, position) = self.kept_at(index);
+            let row = &self.buffers[x.0][index * width..][..width];
+            self.stores.row_mut(slot, store, position, width).copy_from_slice(row);
+        }
+    }
+
+    /// Keeps `B * x` and C.
+    fn store_gated(&mut self, bcx: BufferId, gated: StoreId, gates: StoreId, task: Task) {
+        let width = self.plan.width(bcx) / 3;
+        for index in task.units {
+            let (slot, position) = self.kept_at(index);
+            let row = &self.buffers[bcx.0][index * 3 * width..][..3 * width];
+            grid::gate_input(self.isa, row, self.stores.row_mut(slot, gated, position, width));
+            self.stores.row_mut(slot, gates, position, width).copy_from_slice(&row[width..2 * width]);
+        }
+    }
+
+    /// The slot and position of a row.
+    fn kept_at(&self, row: usize) -> (u32, usize) {
+        let round = &self.active().round;
+        let row = &round.rows[row];
+        (round.lanes[row.lane as usize].slot.0, row.position as usize)
+    }
+
     fn attend(&mut self, x: BufferId, layer: AttentionId, span: usize, task: Task) {
         let shape = self.plan.attentions[layer.0];
         let mut out = take(&mut self.buffers[x.0]);
@@ -441,7 +542,7 @@ impl Runner {
             states: Shared::new(&mut scratch.attention),
         };
         let threads = &scratch.threads;
-        pool.run(task.units, task.chunk, &|thread, units| {
+        pool.lock().run(task.units, task.chunk, &|thread, units| {
             let scratch = &mut *threads[thread].lock();
             units.for_each(|unit| attention.unit(unit, &mut scratch.chunk, &mut scratch.q));
         });
@@ -472,21 +573,22 @@ impl Runner {
             gated: Shared::new(&mut scratch.gated[layer.0]),
             out: Shared::new(&mut rows),
         };
-        pool.run(task.units, task.chunk, &|_, units| units.for_each(|unit| convolution.unit(unit)));
+        pool.lock().run(task.units, task.chunk, &|_, units| units.for_each(|unit| convolution.unit(unit)));
         self.buffers[out.0] = rows;
         self.states = states;
     }
 
     /// What a phase reads, the pool, and scratch.
-    fn split(&mut self) -> (View<'_>, &mut Pool, &mut Scratch) {
+    fn split(&mut self) -> (View<'_>, &Mutex<Pool>, &mut Scratch) {
         let view = View {
             isa: self.isa,
             plan: &self.plan,
             weights: &self.weights,
             buffers: &self.buffers,
+            stores: &self.stores,
             round: self.round.as_ref().expect("a round was submitted"),
         };
-        (view, &mut self.pool, &mut self.scratch)
+        (view, &self.pool, &mut self.scratch)
     }
 
     /// Brings `states`, a lane's conv states before the round, to after the first `rows` of its rows: for each layer
