@@ -3,8 +3,10 @@
 use super::config::{Config, GenerationDefaults};
 use super::files::{ByTensor, format_error, read_file, read_optional_text, shown};
 use super::header::{MAX_HEADER_BYTES, TensorFile};
+use super::processor;
 use super::tensors::is_vision;
 use crate::error::{Code, Error, Result};
+use crate::picture::config::{PictureConfig, VideoConfig};
 use crate::text::{MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES};
 use safetensors::tensor::TensorInfo;
 use serde::Deserialize;
@@ -46,6 +48,10 @@ pub struct Checkpoint {
     pub tokenizer_config: Option<String>,
     /// chat_template.jinja.
     pub chat_template: Option<String>,
+    /// How pictures become patches; only with a vision tower.
+    pub picture: Option<PictureConfig>,
+    /// How videos do.
+    pub video: Option<VideoConfig>,
     /// Bytes of all tensors, vision's and text's.
     pub tensor_bytes: u64,
     pub(super) files: Vec<TensorFile>,
@@ -77,6 +83,9 @@ impl Checkpoint {
         let chat_template = read_optional_text(&path.join("chat_template.jinja"), MAX_TEMPLATE_BYTES as u64)?;
         let (files, entries) = open_tensors(path)?;
         config.vision = config.vision.filter(|_| entries.keys().any(|name| is_vision(name)));
+        let vision = config.vision.as_ref();
+        let picture = vision.map(|vision| processor::picture(path, vision)).transpose()?.flatten();
+        let video = vision.map(|vision| processor::video(path, vision)).transpose()?.flatten();
         Ok(Checkpoint {
             folder: path.to_path_buf(),
             config,
@@ -84,6 +93,8 @@ impl Checkpoint {
             tokenizer_json,
             tokenizer_config,
             chat_template,
+            picture,
+            video,
             tensor_bytes: files.iter().map(|f| f.data_bytes).sum(),
             files,
             entries,

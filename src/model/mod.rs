@@ -10,6 +10,7 @@ pub mod files;
 pub mod forward;
 pub mod header;
 pub mod load;
+pub mod processor;
 pub mod quantization;
 pub mod tensors;
 pub mod vision;

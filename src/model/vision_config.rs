@@ -5,18 +5,15 @@
 use super::config::{MAX_FFN, MAX_HIDDEN, MAX_LAYERS, heads, norm_eps};
 use super::files::Fields;
 use crate::error::Result;
+use crate::picture::config::{MAX_MERGE, MAX_PATCH};
 use serde_json::Value;
 
 /// Channels of a picture.
 pub const CHANNELS: usize = 3;
 /// Side of the convolution's kernel.
 pub const KERNEL: usize = 3;
-/// Longest side of a patch in pixels.
-pub const MAX_PATCH: usize = 64;
 /// Most frames of a patch.
 pub const MAX_FRAMES: usize = 8;
-/// Longest side of a block of patches that becomes one row.
-pub const MAX_MERGE: usize = 8;
 /// Widest row of a block's patches side by side.
 pub const MAX_MERGED: usize = 1 << 18;
 

@@ -78,12 +78,14 @@ fn copy_of(from: &Path) -> Folder {
 }
 
 /// The files that opening reads.
-const READ: [&str; 6] = [
+const READ: [&str; 8] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
     "model.safetensors",
 ];
 

@@ -5,6 +5,7 @@ mod accepted;
 mod configs;
 mod hostile;
 mod mock;
+mod processors;
 mod refused;
 mod released;
 #[path = "../common/rng.rs"]

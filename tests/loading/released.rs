@@ -17,7 +17,12 @@ pub fn demo() -> PathBuf {
 #[test]
 fn the_demo_model_opens_with_all_it_has() {
     let (checkpoint, plan, mock) = load(&demo()).unwrap();
+    let (picture, video) = (checkpoint.picture.as_ref().unwrap(), checkpoint.video.as_ref().unwrap());
+    assert_eq!((picture.patch, picture.frames, picture.merge, &picture.area), (16, 2, 2, &(9216..=20480)));
+    assert_eq!((video.fps, &video.count, video.picture.patch), (2.0, &(4..=768), 16));
     let config = &checkpoint.config;
+    assert_eq!((config.image_token, config.video_token), (Some(4001), Some(4000)));
+    assert_eq!((config.vision_start, config.vision_end), (Some(3984), Some(3985)));
     assert_eq!((&config.kind[..], config.vision.is_some(), config.bos), ("lfm3_vl", true, Some(3969)));
     assert_eq!((&config.eos[..], config.pad), (&[3975][..], Some(3968)));
     assert_eq!((checkpoint.generation.top_k, &checkpoint.generation.eos[..]), (Some(50), &[3975][..]));
