@@ -24,7 +24,8 @@ use crate::sampler::Sampling;
 use crate::scheduler::Scheduler;
 use crate::state::{ByteBudget, Context, PageArena, Shape};
 use crate::stream::Stream;
-use crate::text::{self, ChatTemplate, Prompt, SpecialTokens, Tokenizer, choose_template, special_tokens};
+use crate::text::{self, ChatTemplate, MediaTokens, RenderContext, SpecialTokens, Tokenizer, ToolSchemas};
+use crate::text::{choose_template, special_tokens};
 use parking_lot::Mutex;
 use sizes::Sizes;
 use slots::Slots;
@@ -243,25 +244,31 @@ impl Model {
         self.tokenizer.decode(tokens)
     }
 
-    /// The chat as the template renders it.
+    /// The chat as the template renders it, pictures and videos as the placeholders it writes.
     pub fn render_chat(&self, json: &str) -> Result<String> {
-        Ok(self.prompt(json)?.text)
+        text::render_text(json, self.template()?, &self.tokenizer, &self.clock)
     }
 
-    /// Tokens of a chat.
-    pub(crate) fn chat_tokens(&self, json: &str) -> Result<Vec<u32>> {
-        let tokens = self.prompt(json)?.tokens;
-        self.check_tokens(&tokens)?;
-        Ok(tokens)
+    /// Tokens of a chat, and what its tools take.
+    pub(crate) fn chat_tokens(&self, json: &str) -> Result<(Vec<u32>, Arc<ToolSchemas>)> {
+        let context = RenderContext {
+            template: self.template()?,
+            tokenizer: &self.tokenizer,
+            clock: &self.clock,
+            media: &[],
+            media_tokens: MediaTokens::default(),
+        };
+        let prompt = text::render(json, &context)?;
+        self.check_tokens(&prompt.tokens)?;
+        Ok((prompt.tokens, prompt.tools))
     }
 
-    fn prompt(&self, json: &str) -> Result<Prompt> {
-        let Some(template) = &self.template else {
+    fn template(&self) -> Result<&ChatTemplate> {
+        self.template.as_ref().ok_or_else(|| {
             let message =
                 "the checkpoint has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)";
-            return Err(Error::new(Code::Template, message));
-        };
-        text::render(json, template, &self.tokenizer, &self.clock)
+            Error::new(Code::Template, message)
+        })
     }
 
     /// Fails when the model was closed or a step of it panicked.
