@@ -15,8 +15,7 @@ pub const LFM3_EVENT_READY: i32 = 1;
 pub const LFM3_EVENT_TEXT: i32 = 2;
 /// A piece of the thinking before the answer, with the white space behind it: whole UTF-8 characters.
 pub const LFM3_EVENT_REASONING: i32 = 3;
-/// A call of a tool, when it is whole. Answer it with a message of the role tool in the next chat. What is no
-/// well-formed call, or has arguments that do not fit the tool's schema, comes as TEXT.
+/// A whole call of a tool. What is malformed, or does not fit the tool's schema, comes as TEXT.
 pub const LFM3_EVENT_TOOL_CALL: i32 = 4;
 /// A generated token, where asked for.
 pub const LFM3_EVENT_TOKEN: i32 = 5;
@@ -103,8 +102,8 @@ pub struct lfm3_event {
     /// `LFM3_EVENT_*`. Skip kinds you do not know.
     pub kind: i32,
     /// TEXT, REASONING: `text_len` bytes of UTF-8, 0-terminated. TOOL_CALL: the call as the model wrote it, tags
-    /// included, to be kept with the turn's text; of several calls between one pair of tags, the first has it all and
-    /// that of the others is empty.
+    /// included, for the turn's `content` in the next chat, where a message of the role tool answers it; of several
+    /// calls between one pair of tags, the first has it all and that of the others is empty.
     pub text: *const c_char,
     /// Bytes at `text`, without the 0.
     pub text_len: usize,

@@ -8,3 +8,4 @@ mod limits;
 mod replies;
 mod rewinds;
 mod together;
+mod tools;
