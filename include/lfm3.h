@@ -508,7 +508,7 @@ LFM3_API int32_t lfm3_stream_score(lfm3_stream *stream, uint64_t from);
 #define LFM3_EVENT_TEXT 2
 /** A piece of the thinking before the answer, with the white space behind it: whole UTF-8 characters. */
 #define LFM3_EVENT_REASONING 3
-/** A tool call. This version sends none: calls come as text. */
+/** A whole call of a tool. What is malformed, or does not fit the tool's schema, comes as TEXT. */
 #define LFM3_EVENT_TOOL_CALL 4
 /** A generated token, where asked for. */
 #define LFM3_EVENT_TOKEN 5
@@ -564,7 +564,9 @@ typedef struct lfm3_event {
     uint32_t struct_size;
     /** `LFM3_EVENT_*`. Skip kinds you do not know. */
     int32_t kind;
-    /** TEXT, REASONING: `text_len` bytes of UTF-8, 0-terminated. */
+    /** TEXT, REASONING: `text_len` bytes of UTF-8, 0-terminated. TOOL_CALL: the call as the model wrote it, tags
+     * included, for the turn's `content` in the next chat, where a message of the role tool answers it; of several
+     * calls between one pair of tags, the first has it all and that of the others is empty. */
     const char *LFM3_NULLABLE text;
     /** Bytes at `text`, without the 0. */
     size_t text_len;
@@ -584,6 +586,15 @@ typedef struct lfm3_event {
     int32_t done_reason;
     /** DONE: the stream's counts and times; NULL otherwise. */
     const lfm3_stats *LFM3_NULLABLE usage;
+    /** TOOL_CALL: the tool's name, `name_len` bytes of UTF-8, 0-terminated; not always one of the chat's tools. */
+    const char *LFM3_NULLABLE name;
+    /** Bytes at `name`, without the 0. */
+    size_t name_len;
+    /** TOOL_CALL: a JSON object, 0-terminated: the arguments in the order written, each of a type that the tool's
+     * schema names for it. Which there must be, and what lists and objects hold, is yours to check. */
+    const char *LFM3_NULLABLE arguments;
+    /** Bytes at `arguments`, without the 0. */
+    size_t arguments_len;
 } lfm3_event;
 
 /** Takes the stream's next event.

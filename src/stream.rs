@@ -106,6 +106,15 @@ pub enum Event {
     Text(String),
     /// Whole characters of the thinking.
     Reasoning(String),
+    /// A call of a tool, which the host answers with a message of the role tool.
+    ToolCall {
+        /// The tool; not always one of the chat's.
+        name: String,
+        /// A JSON object, its values of the types the tool's schema names.
+        arguments: String,
+        /// The call as written; of several calls between one pair of tags, the first has it all.
+        text: String,
+    },
     /// A generated token, when asked for.
     Token {
         /// Where it stands in the stream.
@@ -283,7 +292,7 @@ impl Stream {
         let reasoning = self.model.reasoning_open(core.context.tokens());
         let mut stop_tokens = self.model.eos().to_vec();
         stop_tokens.extend_from_slice(&options.stop_tokens);
-        let filter = ReplyFilter::new(&core.stops, reasoning)?;
+        let filter = ReplyFilter::new(&core.stops, reasoning, core.tools.clone())?;
         let tokenizer = self.model.tokenizer().clone();
         core.begin(Reply::new(ReplySetup { sampler, filter, tokenizer, stop_tokens }, options));
         Ok(())

@@ -4,6 +4,8 @@
 mod chat;
 #[path = "text/hostile.rs"]
 mod hostile;
+#[path = "text/media.rs"]
+mod media;
 #[path = "text/reply.rs"]
 mod reply;
 #[path = "common/rng.rs"]
@@ -14,3 +16,5 @@ mod support;
 mod template;
 #[path = "text/tokenizer.rs"]
 mod tokenizer;
+#[path = "text/tools.rs"]
+mod tools;

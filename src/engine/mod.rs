@@ -28,7 +28,8 @@ use crate::sampler::Sampling;
 use crate::scheduler::Scheduler;
 use crate::state::{ByteBudget, Context, PageArena, Shape};
 use crate::stream::Stream;
-use crate::text::{self, ChatTemplate, MediaText, Prompt, SpecialTokens, Tokenizer, choose_template, special_tokens};
+use crate::text::{self, ChatTemplate, MediaText, Prompt, RenderContext, SpecialTokens, Tokenizer};
+use crate::text::{choose_template, special_tokens};
 use parking_lot::Mutex;
 use sizes::Sizes;
 use slots::Slots;
@@ -257,14 +258,21 @@ impl Model {
         self.tokenizer.decode(tokens)
     }
 
-    /// The chat as the template renders it.
+    /// The chat as the template renders it, pictures and videos as the placeholders it writes.
     pub fn render_chat(&self, json: &str) -> Result<String> {
-        Ok(self.prompt(json)?.text)
+        text::render_text(json, self.template()?, &self.tokenizer, &self.clock)
     }
 
     /// A chat with its pictures and videos.
     pub(crate) fn chat(&self, json: &str, media: &[MediaText]) -> Result<Prompt> {
-        let prompt = self.prompt(json, media)?;
+        let context = RenderContext {
+            template: self.template()?,
+            tokenizer: &self.tokenizer,
+            clock: &self.clock,
+            media,
+            media_tokens: self.eyes.tokens,
+        };
+        let prompt = text::render(json, &context)?;
         self.check_vocab(&prompt.tokens)?;
         Ok(prompt)
     }
@@ -279,13 +287,12 @@ impl Model {
         text::media_run(&self.tokenizer, medium, &self.eyes.tokens)
     }
 
-    fn prompt(&self, json: &str) -> Result<Prompt> {
-        let Some(template) = &self.template else {
+    fn template(&self) -> Result<&ChatTemplate> {
+        self.template.as_ref().ok_or_else(|| {
             let message =
                 "the checkpoint has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)";
-            return Err(Error::new(Code::Template, message));
-        };
-        text::render(json, template, &self.tokenizer, &self.clock)
+            Error::new(Code::Template, message)
+        })
     }
 
     /// Fails when the model was closed or a step of it panicked.

@@ -15,7 +15,7 @@ pub const LFM3_EVENT_READY: i32 = 1;
 pub const LFM3_EVENT_TEXT: i32 = 2;
 /// A piece of the thinking before the answer, with the white space behind it: whole UTF-8 characters.
 pub const LFM3_EVENT_REASONING: i32 = 3;
-/// A tool call. This version sends none: calls come as text.
+/// A whole call of a tool. What is malformed, or does not fit the tool's schema, comes as TEXT.
 pub const LFM3_EVENT_TOOL_CALL: i32 = 4;
 /// A generated token, where asked for.
 pub const LFM3_EVENT_TOKEN: i32 = 5;
@@ -101,7 +101,9 @@ pub struct lfm3_event {
     pub struct_size: u32,
     /// `LFM3_EVENT_*`. Skip kinds you do not know.
     pub kind: i32,
-    /// TEXT, REASONING: `text_len` bytes of UTF-8, 0-terminated.
+    /// TEXT, REASONING: `text_len` bytes of UTF-8, 0-terminated. TOOL_CALL: the call as the model wrote it, tags
+    /// included, for the turn's `content` in the next chat, where a message of the role tool answers it; of several
+    /// calls between one pair of tags, the first has it all and that of the others is empty.
     pub text: *const c_char,
     /// Bytes at `text`, without the 0.
     pub text_len: usize,
@@ -121,6 +123,15 @@ pub struct lfm3_event {
     pub done_reason: i32,
     /// DONE: the stream's counts and times; NULL otherwise.
     pub usage: *const lfm3_stats,
+    /// TOOL_CALL: the tool's name, `name_len` bytes of UTF-8, 0-terminated; not always one of the chat's tools.
+    pub name: *const c_char,
+    /// Bytes at `name`, without the 0.
+    pub name_len: usize,
+    /// TOOL_CALL: a JSON object, 0-terminated: the arguments in the order written, each of a type that the tool's
+    /// schema names for it. Which there must be, and what lists and objects hold, is yours to check.
+    pub arguments: *const c_char,
+    /// Bytes at `arguments`, without the 0.
+    pub arguments_len: usize,
 }
 
 // SAFETY: `repr(C)` without padding, numbers and raw pointers only, begins with its size.
@@ -162,6 +173,8 @@ pub unsafe extern "C" fn lfm3_stream_next(stream: *mut lfm3_stream, event: *mut 
 #[derive(Default)]
 pub(super) struct Slot {
     text: Vec<u8>,
+    name: Vec<u8>,
+    arguments: Vec<u8>,
     ids: Vec<u32>,
     logprobs: Vec<f32>,
     usage: Box<lfm3_stats>,
@@ -174,6 +187,17 @@ impl Slot {
             Event::Ready => of_kind(LFM3_EVENT_READY),
             Event::Text(text) => self.text(LFM3_EVENT_TEXT, text),
             Event::Reasoning(text) => self.text(LFM3_EVENT_REASONING, text),
+            Event::ToolCall { name, arguments, text } => {
+                let (name_len, arguments_len) = (name.len(), arguments.len());
+                (self.name, self.arguments) = (terminated(name), terminated(arguments));
+                lfm3_event {
+                    name: self.name.as_ptr().cast(),
+                    name_len,
+                    arguments: self.arguments.as_ptr().cast(),
+                    arguments_len,
+                    ..self.text(LFM3_EVENT_TOOL_CALL, text)
+                }
+            }
             Event::Token { position, id, logprob, top } => {
                 (self.ids, self.logprobs) = top.into_iter().unzip();
                 let listed = !self.ids.is_empty();
@@ -203,10 +227,16 @@ impl Slot {
 
     fn text(&mut self, kind: i32, text: String) -> lfm3_event {
         let text_len = text.len();
-        self.text = text.into_bytes();
-        self.text.push(0);
+        self.text = terminated(text);
         lfm3_event { text: self.text.as_ptr().cast(), text_len, ..of_kind(kind) }
     }
+}
+
+/// Bytes with a 0 behind them.
+fn terminated(text: String) -> Vec<u8> {
+    let mut bytes = text.into_bytes();
+    bytes.push(0);
+    bytes
 }
 
 fn of_kind(kind: i32) -> lfm3_event {
@@ -223,6 +253,10 @@ fn of_kind(kind: i32) -> lfm3_event {
         top_count: 0,
         done_reason: 0,
         usage: std::ptr::null(),
+        name: std::ptr::null(),
+        name_len: 0,
+        arguments: std::ptr::null(),
+        arguments_len: 0,
     }
 }
 
@@ -254,6 +288,16 @@ mod tests {
         let top = unsafe { (*event.top_ids.add(1), *event.top_logprobs.add(1)) };
         assert_eq!((event.position, event.token, event.top_count, top), (9, 3, 2, (4, -1.5)));
         assert!(event.text.is_null() && event.usage.is_null());
+        assert!(event.name.is_null() && event.arguments.is_null());
+        let call = Event::ToolCall { name: "f".into(), arguments: "{\"a\":\"é\"}".into(), text: "[f(a='é')]".into() };
+        let event = slot.keep(call);
+        // SAFETY: the slot still holds the three texts.
+        let parts = [event.name, event.arguments, event.text].map(|p| unsafe { std::ffi::CStr::from_ptr(p) });
+        assert_eq!(parts.map(|part| part.to_str().unwrap()), ["f", "{\"a\":\"é\"}", "[f(a='é')]"]);
+        assert_eq!(
+            (event.kind, event.name_len, event.arguments_len, event.text_len),
+            (LFM3_EVENT_TOOL_CALL, 1, 10, 11)
+        );
         let stats = StreamStats { length: 12, ..Default::default() };
         let event = slot.keep(Event::Done { reason: DoneReason::Length, stats });
         // SAFETY: the slot still holds the usage.

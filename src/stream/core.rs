@@ -6,8 +6,10 @@ use crate::backend::{ConvState, Input, PageId, ROUND_LOGITS, ROUND_ROWS};
 use crate::error::{Code, Error, Result};
 use crate::sampler::log_probs;
 use crate::state::{Context, Placed, Restore, SeenRows};
+use crate::text::ToolSchemas;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the scheduler can do for a stream.
@@ -58,6 +60,8 @@ pub struct Core {
     pub logits_wanted: bool,
     pub events: VecDeque<Event>,
     pub stops: Vec<String>,
+    /// What the tools of the last chat take.
+    pub tools: Arc<ToolSchemas>,
     pub bias: Vec<(u32, f32)>,
     /// Positions worth a snapshot: where turns end in what is being filled in.
     pub marks: BTreeSet<usize>,
@@ -88,6 +92,7 @@ impl Core {
             logits_wanted: false,
             events: VecDeque::new(),
             stops: Vec::new(),
+            tools: Arc::default(),
             bias: Vec::new(),
             marks: BTreeSet::new(),
             error: String::new(),

@@ -25,7 +25,7 @@ pub struct Reply {
 pub struct ReplySetup {
     /// Draws tokens.
     pub sampler: Sampler,
-    /// Turns bytes into whole characters, reasoning and text.
+    /// Turns bytes into text, reasoning and tool calls.
     pub filter: ReplyFilter,
     /// Gives tokens their bytes.
     pub tokenizer: Arc<Tokenizer>,
@@ -111,5 +111,6 @@ fn to_event(piece: Piece) -> Event {
     match piece {
         Piece::Text(text) => Event::Text(text),
         Piece::Reasoning(text) => Event::Reasoning(text),
+        Piece::ToolCall { name, arguments, text } => Event::ToolCall { name, arguments, text },
     }
 }

@@ -1,20 +1,24 @@
-//! A reply's bytes as whole characters: thinking apart from the answer, stop strings kept back.
+//! A reply's bytes as whole characters: thinking apart from the answer, tool calls read, stop strings kept back.
 //!
-//! Three steps, each of which may keep a little back until it knows more: bytes to characters, tags out of characters,
-//! stop strings over what is left.
+//! Four steps, each of which may keep a little back until it knows more: bytes to characters, tags out of characters,
+//! calls out of what stands between their tags, stop strings over what is left.
+//!
+//! Calls stand in the answer; in thinking they are thinking. One that is malformed, too long, of a value that does not
+//! fit its tool's schema, or unfinished at the reply's end is text, all of it; so is white space around calls. Stop
+//! strings do not act in calls, nor over one. Tags count where the text spells them, be they one token or several.
 
 use super::Tokenizer;
-use crate::error::{Code, Error, Result};
-use std::collections::VecDeque;
+use super::stops::Stops;
+use super::tools::{CALL_STARTS, OpenCall, Outcome, Tag, ToolSchemas, tag};
+use crate::error::Result;
+use std::sync::Arc;
 
 /// Opens a block of thinking.
 const REASONING_OPEN: &str = "<think>";
 /// Closes it.
 const REASONING_CLOSE: &str = "</think>";
-/// Most stop strings.
-pub const MAX_STOPS: usize = 64;
-/// Longest stop string, in bytes.
-pub const MAX_STOP_BYTES: usize = 1024;
+/// What is looked for: in thinking the first two.
+const TAGS: [&str; 4] = [REASONING_OPEN, REASONING_CLOSE, CALL_STARTS[0], CALL_STARTS[1]];
 
 /// Whether a reply behind `tokens` begins inside a block of thinking: one was opened and not closed since the last of
 /// `eos`, the tokens that end a turn.
@@ -27,13 +31,23 @@ pub fn reasoning_open(tokens: &[u32], tokenizer: &Tokenizer, eos: &[u32]) -> boo
     last(REASONING_OPEN).is_some_and(|opened| last(REASONING_CLOSE).is_none_or(|closed| closed < opened))
 }
 
-/// A part of a reply; never empty.
+/// A part of a reply. Texts are never empty, but for that of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Of the answer.
     Text(String),
     /// Of the thinking, with the white space that follows its end.
     Reasoning(String),
+    /// A call of a tool.
+    ToolCall {
+        /// The tool, which need not be one of the chat's.
+        name: String,
+        /// A JSON object, keys in the order written.
+        arguments: String,
+        /// The call as written, tags included. Of several calls between one pair of tags, the first has it all and the
+        /// others' is empty.
+        text: String,
+    },
 }
 
 /// Splits a reply as it comes. However the bytes are cut, the pieces put together are the same.
@@ -45,77 +59,26 @@ pub struct ReplyFilter {
     reasoning: bool,
     /// Nothing but white space came after the last `</think>`.
     after_close: bool,
-    stops: Vec<Stop>,
-    /// Text not given out yet; in the end what may begin a stop string.
-    pending: String,
-    /// Bytes of `pending` in turn, and whether they are thinking.
-    runs: VecDeque<(bool, usize)>,
-    stopped: Option<usize>,
-}
-
-/// A stop string and how much of it the text so far ends with.
-struct Stop {
-    text: Box<str>,
-    /// For each prefix, the length of its longest proper prefix that it also ends with (Knuth, Morris, Pratt).
-    shorter: Box<[u16]>,
-    matched: usize,
-}
-
-impl Stop {
-    fn new(text: &str) -> Stop {
-        let bytes = text.as_bytes();
-        let mut shorter = vec![0u16; bytes.len()];
-        let mut matched = 0;
-        for i in 1..bytes.len() {
-            while matched > 0 && bytes[i] != bytes[matched] {
-                matched = shorter[matched - 1] as usize;
-            }
-            matched += (bytes[i] == bytes[matched]) as usize;
-            shorter[i] = matched as u16;
-        }
-        Stop { text: text.into(), shorter: shorter.into(), matched: 0 }
-    }
-
-    /// Takes one more byte of text; whether the string now ends there.
-    fn advance(&mut self, byte: u8) -> bool {
-        let bytes = self.text.as_bytes();
-        while self.matched > 0 && byte != bytes[self.matched] {
-            self.matched = self.shorter[self.matched - 1] as usize;
-        }
-        self.matched += (byte == bytes[self.matched]) as usize;
-        self.matched == bytes.len()
-    }
-}
-
-/// Checks one more stop string beside `count` others: 1 to 1024 bytes, at most 64 of them.
-pub fn check_stop(stop: &str, count: usize) -> Result<()> {
-    if stop.is_empty() || stop.len() > MAX_STOP_BYTES {
-        let found = stop.len();
-        let message = format!("stop string: expected 1 to {MAX_STOP_BYTES} bytes, found {found}");
-        return Err(Error::new(Code::InvalidArgument, message));
-    }
-    if count >= MAX_STOPS {
-        return Err(Error::new(Code::Limit, format!("more than {MAX_STOPS} stop strings")));
-    }
-    Ok(())
+    call: Option<OpenCall>,
+    tools: Arc<ToolSchemas>,
+    stops: Stops,
+    /// Certain, and not given out yet.
+    pieces: Vec<Piece>,
 }
 
 impl ReplyFilter {
-    /// A filter for one reply; `reasoning_open` where the prompt ends inside a block of thinking. Fails on stop strings
-    /// that [`check_stop`] refuses.
-    pub fn new(stops: &[String], reasoning_open: bool) -> Result<ReplyFilter> {
-        for (count, stop) in stops.iter().enumerate() {
-            check_stop(stop, count)?;
-        }
+    /// A filter for one reply; `reasoning_open` where the prompt ends inside a block of thinking; `tools` type the
+    /// arguments of calls. Fails on stop strings that [`check_stop`](super::check_stop) refuses.
+    pub fn new(stops: &[String], reasoning_open: bool, tools: Arc<ToolSchemas>) -> Result<ReplyFilter> {
         Ok(ReplyFilter {
             partial_char: Vec::new(),
             partial_tag: String::new(),
             reasoning: reasoning_open,
             after_close: false,
-            stops: stops.iter().map(|stop| Stop::new(stop)).collect(),
-            pending: String::new(),
-            runs: VecDeque::new(),
-            stopped: None,
+            call: None,
+            tools,
+            stops: Stops::new(stops)?,
+            pieces: Vec::new(),
         })
     }
 
@@ -149,7 +112,8 @@ impl ReplyFilter {
             }
         }
         self.take_text(&text);
-        self.release(false)
+        self.stops.release(&mut self.pieces);
+        std::mem::take(&mut self.pieces)
     }
 
     /// Gives what was kept back: the reply is over.
@@ -158,99 +122,97 @@ impl ReplyFilter {
             self.take_text("\u{fffd}");
         }
         let tag = std::mem::take(&mut self.partial_tag);
+        let call = self.call.take().map(OpenCall::into_text).unwrap_or_default();
+        self.take_untagged(&call);
         self.take_untagged(&tag);
-        self.release(true)
+        self.stops.release_all(&mut self.pieces);
+        std::mem::take(&mut self.pieces)
     }
 
     /// The stop string that ended the reply.
     pub fn stopped(&self) -> Option<&str> {
-        self.stopped.map(|stop| &*self.stops[stop].text)
+        self.stops.stopped()
     }
 
-    /// Takes tags out of `text`.
+    /// Takes tags and calls out of `text`.
     fn take_text(&mut self, text: &str) {
-        let joined = std::mem::take(&mut self.partial_tag) + text;
-        let mut rest: &str = &joined;
-        while let Some(start) = rest.find('<') {
-            self.take_untagged(&rest[..start]);
-            rest = &rest[start..];
-            if let Some(after) = rest.strip_prefix(REASONING_OPEN) {
-                (self.reasoning, self.after_close) = (true, false);
-                rest = after;
-            } else if let Some(after) = rest.strip_prefix(REASONING_CLOSE) {
-                (self.reasoning, self.after_close) = (false, true);
-                rest = after;
-            } else if REASONING_OPEN.starts_with(rest) || REASONING_CLOSE.starts_with(rest) {
-                self.partial_tag = rest.to_owned();
-                return;
-            } else {
-                self.take_untagged("<");
-                rest = &rest[1..];
+        let mut rest = text;
+        while !rest.is_empty() && self.stopped().is_none() {
+            rest = match (self.call.is_some(), self.partial_tag.is_empty()) {
+                (true, _) => self.take_call(rest),
+                (false, true) => self.take_outside(rest),
+                (false, false) => self.take_tag(rest),
+            };
+        }
+    }
+
+    /// Takes `text` up to where a tag may begin; what is left.
+    fn take_outside<'a>(&mut self, text: &'a str) -> &'a str {
+        let (before, rest) = text.split_once('<').unwrap_or((text, ""));
+        self.take_untagged(before);
+        if before.len() < text.len() {
+            self.partial_tag.push('<');
+        }
+        rest
+    }
+
+    /// Takes one more character of what may be a tag; what is left.
+    fn take_tag<'a>(&mut self, text: &'a str) -> &'a str {
+        let Some(c) = text.chars().next() else { return text };
+        let before = self.partial_tag.len();
+        self.partial_tag.push(c);
+        match tag(&self.partial_tag, if self.reasoning { &TAGS[..2] } else { &TAGS }) {
+            Tag::Begun => return &text[c.len_utf8()..],
+            Tag::Whole(0) => (self.reasoning, self.after_close) = (true, false),
+            Tag::Whole(1) => (self.reasoning, self.after_close) = (false, true),
+            Tag::Whole(start) => {
+                self.after_close = false;
+                self.call = Some(OpenCall::new(TAGS[start]));
+            }
+            Tag::None => {
+                // The character may begin a tag of its own.
+                let read = std::mem::take(&mut self.partial_tag);
+                self.take_untagged(&read[..before]);
+                return text;
             }
         }
-        self.take_untagged(rest);
+        self.partial_tag.clear();
+        &text[c.len_utf8()..]
+    }
+
+    /// Takes `text` up to the end of the open call; what is left.
+    fn take_call<'a>(&mut self, text: &'a str) -> &'a str {
+        let Some(mut call) = self.call.take() else { return text };
+        for (at, c) in text.char_indices() {
+            match call.take(c, &self.tools) {
+                Outcome::Open => continue,
+                Outcome::Calls { calls, text } => {
+                    self.stops.release_all(&mut self.pieces);
+                    let texts = std::iter::once(text).chain(std::iter::repeat(String::new()));
+                    self.pieces.extend(calls.into_iter().zip(texts).map(|(call, text)| Piece::ToolCall {
+                        name: call.name,
+                        arguments: call.arguments,
+                        text,
+                    }));
+                }
+                Outcome::None { text, again } => {
+                    self.take_untagged(&text);
+                    self.take_text(&again);
+                }
+            }
+            return &text[at + c.len_utf8()..];
+        }
+        self.call = Some(call);
+        ""
     }
 
     /// Takes text without tags: labels it and looks for stop strings.
     fn take_untagged(&mut self, text: &str) {
         let space = if self.after_close { text.len() - text.trim_start().len() } else { 0 };
-        self.take_run(&text[..space], true);
+        self.stops.take(&text[..space], true);
         if space < text.len() {
             self.after_close = false;
-            self.take_run(&text[space..], self.reasoning);
+            self.stops.take(&text[space..], self.reasoning);
         }
-    }
-
-    fn take_run(&mut self, text: &str, reasoning: bool) {
-        if text.is_empty() || self.stopped.is_some() {
-            return;
-        }
-        let before = self.pending.len();
-        self.pending.push_str(text);
-        match self.runs.back_mut() {
-            Some((kind, len)) if *kind == reasoning => *len += text.len(),
-            _ => self.runs.push_back((reasoning, text.len())),
-        }
-        for (i, byte) in text.bytes().enumerate() {
-            if let Some(place) = self.advance(byte) {
-                self.pending.truncate(before + i + 1 - self.stops[place].text.len());
-                self.stopped = Some(place);
-                return;
-            }
-        }
-    }
-
-    /// Takes one more byte of text; the longest stop string that ends there.
-    fn advance(&mut self, byte: u8) -> Option<usize> {
-        let mut longest: Option<usize> = None;
-        for place in 0..self.stops.len() {
-            let ends = self.stops[place].advance(byte);
-            if ends && longest.is_none_or(|other| self.stops[other].text.len() < self.stops[place].text.len()) {
-                longest = Some(place);
-            }
-        }
-        longest
-    }
-
-    /// Gives out `pending` but for what may begin a stop string; with `all`, that too.
-    fn release(&mut self, all: bool) -> Vec<Piece> {
-        let kept = self.stops.iter().map(|stop| stop.matched).max().unwrap_or(0);
-        let end = if all || self.stopped.is_some() { self.pending.len() } else { self.pending.len() - kept };
-        let mut pieces = Vec::new();
-        let mut start = 0;
-        while start < end
-            && let Some((reasoning, len)) = self.runs.front_mut()
-        {
-            let taken = (*len).min(end - start);
-            let text = self.pending[start..start + taken].to_owned();
-            pieces.push(if *reasoning { Piece::Reasoning(text) } else { Piece::Text(text) });
-            *len -= taken;
-            start += taken;
-            if *len == 0 {
-                self.runs.pop_front();
-            }
-        }
-        self.pending.drain(..end);
-        pieces
     }
 }

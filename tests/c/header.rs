@@ -20,7 +20,7 @@ const SECTIONS: [(&str, &str); 10] = [
 ];
 
 /// Parameters and fields that may be NULL; all other pointers may not.
-const NULLABLE: [&str; 18] = [
+const NULLABLE: [&str; 19] = [
     "params",
     "report",
     "out",
@@ -39,7 +39,11 @@ const NULLABLE: [&str; 18] = [
     "top_ids",
     "top_logprobs",
     "usage",
+    "arguments",
 ];
+
+/// The same, in one file's section only.
+const NULLABLE_IN: [(&str, &str); 1] = [("event", "name")];
 
 /// Longest line of a declaration.
 const LINE: usize = 118;
@@ -114,10 +118,10 @@ fn section(file: &str) -> String {
         } else if !declaration.is_empty() || line.starts_with("LFM3_API") {
             declaration = format!("{declaration} {}", line.trim());
             if line.ends_with(';') {
-                writeln!(section, "{}", wrapped(&code(std::mem::take(&mut declaration).trim()))).unwrap();
+                writeln!(section, "{}", wrapped(&code(file, std::mem::take(&mut declaration).trim()))).unwrap();
             }
         } else {
-            writeln!(section, "{}", code(line)).unwrap();
+            writeln!(section, "{}", code(file, line)).unwrap();
         }
     }
     group_constants(&section)
@@ -155,8 +159,8 @@ fn group_constants(section: &str) -> String {
     kept.map(|(_, line)| format!("{line}\n")).collect()
 }
 
-/// A line of code with what may be NULL.
-fn code(line: &str) -> String {
+/// A line of code of one file with what may be NULL.
+fn code(file: &str, line: &str) -> String {
     let handle_may_be_null = NULLABLE_HANDLE.iter().any(|name| line.contains(&format!("{name}(")));
     if let Some((name, number)) = line.split_once(" -").filter(|_| line.starts_with("#define")) {
         return format!("{name} (-{number})");
@@ -171,7 +175,8 @@ fn code(line: &str) -> String {
             line = line.replace(&format!(" *{handle})"), &format!(" *LFM3_NULLABLE {handle})"));
         }
     }
-    for name in NULLABLE {
+    let here = NULLABLE_IN.iter().filter(|(section, _)| *section == file).map(|(_, name)| *name);
+    for name in NULLABLE.into_iter().chain(here) {
         let never = (name == "params" && line.contains("_init(")) || (name == "text" && line.starts_with("typedef"));
         for end in [",", ";", ")"].into_iter().filter(|_| !never) {
             line = line.replace(&format!(" *{name}{end}"), &format!(" *LFM3_NULLABLE {name}{end}"));

@@ -45,6 +45,8 @@ pub fn sampled(seed: u64) -> GenerateOptions {
 pub struct Heard {
     pub text: String,
     pub reasoning: String,
+    /// Name, arguments and text of each tool call.
+    pub calls: Vec<[String; 3]>,
     pub ready: usize,
     pub tokens: Vec<(u64, u32, u32)>,
     /// Position, id and bits of the log-probability.
@@ -59,6 +61,7 @@ impl Heard {
             Event::Ready => self.ready += 1,
             Event::Text(text) => self.text += &text,
             Event::Reasoning(text) => self.reasoning += &text,
+            Event::ToolCall { name, arguments, text } => self.calls.push([name, arguments, text]),
             Event::Token { position, id, logprob, .. } => self.tokens.push((position, id, logprob.to_bits())),
             Event::Score { position, id, logprob } => self.scores.push((position, id, logprob.to_bits())),
             Event::Done { reason, stats } => {

@@ -10,3 +10,4 @@ mod pictures_oracle;
 mod replies;
 mod rewinds;
 mod together;
+mod tools;

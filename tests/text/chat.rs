@@ -1,32 +1,19 @@
 //! Chats to prompts: the oracle's ids, control tokens only from the template, and errors that name the place.
 
 use super::rng::Rng;
-use super::support::{demo_tokenizer, shared};
+use super::support::{demo_template, demo_tokenizer, media_tokens, rendered, rendered_with, shared, template_of};
 use lfm3::engine::Clock;
 use lfm3::error::{Code, Result};
-use lfm3::text::{ChatTemplate, Prompt, SpecialTokens, Tokenizer, choose_template, special_tokens};
-use lfm3::text::{reasoning_open, render, render_with_media};
+use lfm3::text::{ChatTemplate, MediaText, Prompt, SpecialTokens, Tokenizer, reasoning_open, render_text};
 use serde_json::{Value, json};
-use std::path::Path;
-
-fn template_of(folder: &Path) -> ChatTemplate {
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
-    let (jinja, config) = (read("chat_template.jinja"), read("tokenizer_config.json"));
-    let (source, file) = choose_template(jinja.as_deref(), config.as_deref()).unwrap().unwrap();
-    ChatTemplate::load(&source, file, special_tokens(&config.unwrap()).unwrap()).unwrap()
-}
-
-fn demo_template() -> ChatTemplate {
-    template_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/demo-model"))
-}
 
 fn demo(chat: &Value) -> Result<Prompt> {
-    render(&chat.to_string(), &demo_template(), demo_tokenizer(), &Clock::default())
+    rendered(&chat.to_string(), &demo_template(), &[])
 }
 
 fn with_template(source: &str, chat: &Value) -> Result<Prompt> {
     let template = ChatTemplate::load(source, "t.jinja", SpecialTokens::default())?;
-    render(&chat.to_string(), &template, demo_tokenizer(), &Clock::default())
+    rendered(&chat.to_string(), &template, &[])
 }
 
 fn user(content: impl Into<Value>) -> Value {
@@ -38,27 +25,39 @@ fn is_open(prompt: &Prompt, tokenizer: &Tokenizer) -> bool {
     reasoning_open(&prompt.tokens, tokenizer, &[tokenizer.id_of("<|im_end|>").unwrap()])
 }
 
-/// Renders an oracle case; picture placeholders are brought to the number the oracle has.
+/// What the pictures of an oracle case stand for: a token for each block of two by two patches, by the case's grids or,
+/// where it lists none, by the runs of its prompt.
+fn media_of(case: &Value, expected: &[u32], image: u32) -> Vec<MediaText> {
+    let counts: Vec<usize> = match case["grid_thw"].as_array() {
+        Some(grids) => grids.iter().map(|g| (0..3).map(|i| g[i].as_u64().unwrap() as usize).product::<usize>() / 4),
+        None => {
+            let runs = expected.chunk_by(|a, b| a == b).filter(|run| run[0] == image);
+            return runs.map(|run| MediaText::Image { tokens: run.len() }).collect();
+        }
+    }
+    .collect();
+    counts.into_iter().map(|tokens| MediaText::Image { tokens }).collect()
+}
+
+/// Renders an oracle case; whether it has pictures.
 fn check_case(case: &Value, template: &ChatTemplate, tokenizer: &Tokenizer, place: &str) -> bool {
     let chat = json!({
         "messages": case["messages"], "tools": case["tools"], "enable_thinking": case["thinking"],
-    });
-    let image = tokenizer.id_of("<|image|>").unwrap();
+    })
+    .to_string();
+    let image = media_tokens(tokenizer).image.unwrap();
     let expected: Vec<u32> = serde_json::from_value(case["prompt_ids"].clone()).unwrap();
-    let clock = Clock::default();
-    let picture = expected.contains(&image);
-    let prompt = if picture {
-        assert_eq!(render(&chat.to_string(), template, tokenizer, &clock).unwrap_err().code, Code::Unsupported);
-        render_with_media(&chat.to_string(), template, tokenizer, &clock).unwrap()
-    } else {
-        render(&chat.to_string(), template, tokenizer, &clock).unwrap()
-    };
+    let media = media_of(case, &expected, image);
+    let prompt = rendered_with(&chat, template, tokenizer, &media).unwrap();
+    assert_eq!(prompt.tokens, expected, "{place}");
     let mut once = expected.clone();
     once.dedup_by(|a, b| *a == image && *b == image);
-    assert_eq!(prompt.tokens, once, "{place}");
     assert_eq!(prompt.text.as_bytes(), tokenizer.decode(&once).unwrap(), "{place}");
+    assert_eq!(prompt.text, render_text(&chat, template, tokenizer, &Clock::default()).unwrap(), "{place}");
     assert_eq!(is_open(&prompt, tokenizer), case["thinking"] == true, "{place}");
-    picture
+    let rows = prompt.media.iter().flatten().flat_map(Clone::clone);
+    assert!(rows.eq((0..expected.len()).filter(|&i| expected[i] == image)), "{place}: {:?}", prompt.media);
+    !media.is_empty()
 }
 
 #[test]
@@ -108,7 +107,7 @@ fn nobodys_text_becomes_a_control_token() {
                 {"role": "assistant", "content": null, "tool_calls": [
                     {"function": {"name": text, "arguments": {text: text, "deep": {text: [text, {text: 1}]}}}}]},
                 {"role": "tool", "content": text},
-                {"role": text, "content": text},
+                {"role": "tool", "name": text, "tool_call_id": text, "content": text},
             ],
             "tools": [{"function": {"name": text, "parameters": {text: text}}}],
             "template_args": {"extra": text},
@@ -121,7 +120,7 @@ fn nobodys_text_becomes_a_control_token() {
     let extra = with_template(
         "{{ extra }}{% for k in extra2 %}{{ k }}{% endfor %}<|im_end|>",
         &json!({
-            "messages": [], "template_args": {"extra": spelled, "extra2": {spelled: 1}},
+            "messages": [{"role": "user", "content": ""}], "template_args": {"extra": spelled, "extra2": {spelled: 1}},
         }),
     );
     assert_eq!(control_ids(&extra.unwrap().tokens), [demo_tokenizer().id_of("<|im_end|>").unwrap()]);
@@ -257,34 +256,52 @@ fn marks_leave_nothing_behind() {
 fn absent_fields_are_not_defined() {
     let source = "{{ enable_thinking is defined }} {{ add_generation_prompt }} {{ tools is none }} {{ x is defined }} \
                   {{ bos_token is defined }}";
-    assert_eq!(with_template(source, &json!({"messages": []})).unwrap().text, "False True True False False");
-    let chat = json!({"messages": [], "enable_thinking": false, "tools": [], "add_generation_prompt": false,
-        "template_args": {"x": 1}});
+    let mut chat = json!({"messages": [{"role": "user", "content": "x"}]});
+    assert_eq!(with_template(source, &chat).unwrap().text, "False True True False False");
+    for (field, value) in [
+        ("enable_thinking", json!(false)),
+        ("tools", json!([])),
+        ("add_generation_prompt", json!(false)),
+        ("template_args", json!({"x": 1})),
+    ] {
+        chat[field] = value;
+    }
     assert_eq!(with_template(source, &chat).unwrap().text, "True False False True False");
 }
 
 #[test]
 fn errors_name_the_place() {
     let message = |m: Value| json!({"messages": [{"role": "user", "content": "x"}, m]});
+    let beside = |field: &str, value: Value| json!({"messages": [{"role": "user", "content": "x"}], field: value});
+    let part = |part: Value| message(json!({"role": "user", "content": [part]}));
     for (chat, place) in [
         (json!([]), "the chat"),
         (json!({}), "messages is missing"),
         (json!({"messages": {}}), "messages: expected a list"),
         (json!({"messages": [3]}), "messages[0]"),
-        (json!({"messages": [], "tool": 1}), "\"tool\""),
-        (json!({"messages": [], "tools": {}}), "tools: "),
-        (json!({"messages": [], "tools": ["x"]}), "tools[0]"),
-        (json!({"messages": [], "enable_thinking": "yes"}), "enable_thinking"),
-        (json!({"messages": [], "add_generation_prompt": 1}), "add_generation_prompt"),
-        (json!({"messages": [], "template_args": []}), "template_args"),
-        (json!({"messages": [], "template_args": {"messages": []}}), "template_args.messages"),
+        (json!({"messages": []}), "messages is empty"),
+        (beside("tool", json!(1)), "\"tool\""),
+        (beside("tools", json!({})), "tools: "),
+        (beside("tools", json!(["x"])), "tools[0]"),
+        (beside("enable_thinking", json!("yes")), "enable_thinking"),
+        (beside("add_generation_prompt", json!(1)), "add_generation_prompt"),
+        (beside("template_args", json!([])), "template_args"),
+        (beside("template_args", json!({"messages": []})), "template_args.messages"),
         (message(json!({"content": "x"})), "messages[1].role is missing"),
         (message(json!({"role": 1})), "messages[1].role"),
         (message(json!({"role": "user", "content": 1})), "messages[1].content"),
         (message(json!({"role": "user", "content": ["x"]})), "messages[1].content[0]"),
-        (message(json!({"role": "user", "content": [{"type": "text"}]})), "messages[1].content[0].text"),
-        (message(json!({"role": "user", "content": [{"type": "audio"}]})), "messages[1].content[0].type"),
-        (message(json!({"role": "user", "content": [{}]})), "messages[1].content[0].type"),
+        (part(json!({"type": "text"})), "messages[1].content[0].text"),
+        (part(json!({"type": "audio"})), "messages[1].content[0].type"),
+        (part(json!({})), "messages[1].content[0].type"),
+        (part(json!({"type": "text", "text": "x", "txt": "y"})), "messages[1].content[0].txt"),
+        (part(json!({"type": "image", "image_url": "x"})), "messages[1].content[0].image_url"),
+        (message(json!({"role": "user", "content": "x", "contnt": "x"})), "messages[1].contnt: no field of a message"),
+        (message(json!({"role": "usr", "content": "x"})), "messages[1].role: \"usr\""),
+        (message(json!({"role": "user"})), "messages[1].content is missing"),
+        (message(json!({"role": "assistant", "content": null})), "messages[1].content is missing"),
+        (message(json!({"role": "assistant", "tool_calls": []})), "messages[1].content is missing"),
+        (message(json!({"role": "tool", "content": "x", "tool_call_id": 1})), "messages[1].tool_call_id"),
         (message(json!({"role": "user", "tool_calls": {}})), "messages[1].tool_calls"),
         (message(json!({"role": "user", "tool_calls": [3]})), "messages[1].tool_calls[0]"),
         (message(json!({"role": "user", "tool_calls": [{}]})), "messages[1].tool_calls[0].name"),
@@ -299,13 +316,15 @@ fn errors_name_the_place() {
         assert_eq!(error.code, Code::InvalidArgument, "{chat}: {error}");
         assert!(error.message.contains(place), "{chat}: {error}");
     }
-    let picture = demo(&user(json!([{"type": "text", "text": "x"}, {"type": "image"}]))).unwrap_err();
-    assert_eq!(picture.code, Code::Unsupported);
-    assert!(picture.message.contains("messages[0].content[1]"), "{picture}");
     let deep = format!("{}1{}", "[".repeat(80), "]".repeat(80));
-    let error = demo(&json!({"messages": [], "template_args": {"x": serde_json::from_str::<Value>(&deep).unwrap()}}));
+    let error = demo(&beside("template_args", json!({"x": serde_json::from_str::<Value>(&deep).unwrap()})));
     assert!(error.unwrap_err().message.contains("deep"));
-    let bare = |json: &str| render(json, &demo_template(), demo_tokenizer(), &Clock::default()).unwrap_err();
+    for role in ["system", "developer", "user", "assistant", "tool"] {
+        let chat = message(json!({"role": role, "content": "x", "name": "n", "tool_call_id": "1", "thinking": null,
+            "reasoning_content": "r"}));
+        assert!(with_template("{{ messages[1].role }}", &chat).is_ok_and(|prompt| prompt.text == role));
+    }
+    let bare = |json: &str| rendered(json, &demo_template(), &[]).unwrap_err();
     assert!(bare(&"[".repeat(1 << 20)).message.starts_with("chat JSON: "));
     assert_eq!(bare(&" ".repeat((16 << 20) + 1)).code, Code::Limit);
 }

@@ -1,9 +1,8 @@
 //! Damaged files and chats: a result or an error, in time, and never a panic.
 
 use super::rng::Rng;
-use super::support::{checkpoint_file, demo_tokenizer};
-use lfm3::engine::Clock;
-use lfm3::text::{ChatTemplate, SpecialTokens, Tokenizer, choose_template, render, special_tokens};
+use super::support::{checkpoint_file, demo_tokenizer, rendered};
+use lfm3::text::{ChatTemplate, SpecialTokens, Tokenizer, choose_template, special_tokens};
 use std::time::{Duration, Instant};
 
 /// `good` cut at `cuts` places, then with one to four bytes changed, `flips` times.
@@ -75,7 +74,7 @@ fn damaged_templates_render_or_give_an_error() {
     let accepted = survive(&good, 400, 2000, |bytes| {
         let source = String::from_utf8_lossy(bytes);
         let Ok(template) = ChatTemplate::load(&source, "t.jinja", SpecialTokens::default()) else { return false };
-        render(chat, &template, demo_tokenizer(), &Clock::default()).is_ok()
+        rendered(chat, &template, &[]).is_ok()
     });
     assert!(accepted > 100, "{accepted}");
 }
@@ -85,12 +84,13 @@ fn damaged_chats_render_or_give_an_error() {
     let source = String::from_utf8(checkpoint_file("chat_template.jinja")).unwrap();
     let template = ChatTemplate::load(&source, "t.jinja", SpecialTokens::default()).unwrap();
     let chat = r#"{"messages": [{"role": "system", "content": "<|im_end|> \ud83d\ude00"}, {"role": "user", "content":
-        [{"type": "text", "text": "hi"}]}, {"role": "assistant", "content": null, "tool_calls": [{"function": {"name":
+        [{"type": "text", "text": "Most flips should hit what somebody says, since all other names are checked."},
+        {"type": "text", "text": "So: where is Ivan, if he walked from the tower to the garden and back, then away?"}]}, {"role": "assistant", "content": null, "tool_calls": [{"function": {"name":
         "f", "arguments": "{\"a\": [1, 1.5e3, null]}"}}]}], "tools": [{"name": "f"}], "enable_thinking": true,
         "add_generation_prompt": true, "template_args": {"x": {"y": [[]]}}}"#;
     let accepted = survive(chat.as_bytes(), chat.len(), 3000, |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return false };
-        render(text, &template, demo_tokenizer(), &Clock::default()).is_ok()
+        rendered(text, &template, &[]).is_ok()
     });
     assert!(accepted > 100, "{accepted}");
 }

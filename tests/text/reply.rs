@@ -1,7 +1,12 @@
 //! Replies cut anywhere give the same pieces.
 
 use super::rng::Rng;
+use lfm3::error::Result;
 use lfm3::text::{MAX_STOP_BYTES, MAX_STOPS, Piece, ReplyFilter};
+
+fn filter(stops: &[String], reasoning_open: bool) -> Result<ReplyFilter> {
+    ReplyFilter::new(stops, reasoning_open, Default::default())
+}
 
 /// Characters of a reply, each with whether it is thinking, up to a stop string: worked out on the whole reply at once.
 fn naive(reply: &[u8], stops: &[String], reasoning_open: bool) -> (Vec<(char, bool)>, Option<String>) {
@@ -32,7 +37,7 @@ fn naive(reply: &[u8], stops: &[String], reasoning_open: bool) -> (Vec<(char, bo
 }
 
 fn filtered(cuts: &[&[u8]], stops: &[String], reasoning_open: bool) -> (Vec<(char, bool)>, Option<String>) {
-    let mut filter = ReplyFilter::new(stops, reasoning_open).unwrap();
+    let mut filter = filter(stops, reasoning_open).unwrap();
     let mut pieces: Vec<Piece> = cuts.iter().flat_map(|cut| filter.push(cut)).collect();
     pieces.extend(filter.finish());
     let mut labelled = Vec::new();
@@ -40,6 +45,7 @@ fn filtered(cuts: &[&[u8]], stops: &[String], reasoning_open: bool) -> (Vec<(cha
         let (text, thinking) = match piece {
             Piece::Text(text) => (text, false),
             Piece::Reasoning(text) => (text, true),
+            Piece::ToolCall { .. } => panic!("{piece:?}"),
         };
         assert!(!text.is_empty());
         labelled.extend(text.chars().map(|c| (c, thinking)));
@@ -107,7 +113,7 @@ fn replies_cut_anywhere_give_the_same_pieces() {
 
 #[test]
 fn text_is_given_out_as_soon_as_it_is_certain() {
-    let mut filter = ReplyFilter::new(&["END".into()], false).unwrap();
+    let mut filter = filter(&["END".into()], false).unwrap();
     let text = |s: &str| vec![Piece::Text(s.into())];
     assert_eq!(filter.push("hé".as_bytes()), text("hé"));
     assert_eq!(filter.push(b"x\xe6\x97"), text("x"));
@@ -123,7 +129,7 @@ fn text_is_given_out_as_soon_as_it_is_certain() {
 
 #[test]
 fn thinking_is_told_from_the_answer() {
-    let mut filter = ReplyFilter::new(&[], true).unwrap();
+    let mut filter = filter(&[], true).unwrap();
     let mut pieces = Vec::new();
     for token in ["2 + 2", " = 4\n", "</think>", "\n\n", "Four", "."] {
         pieces.extend(filter.push(token.as_bytes()));
@@ -150,7 +156,7 @@ fn the_stop_that_ends_first_wins_then_the_longest() {
 #[test]
 fn long_holds_stay_linear() {
     let stops: Vec<String> = (0..MAX_STOPS).map(|i| format!("{}{i}", "a".repeat(MAX_STOP_BYTES - 2))).collect();
-    let mut filter = ReplyFilter::new(&stops, false).unwrap();
+    let mut filter = filter(&stops, false).unwrap();
     let start = std::time::Instant::now();
     let mut shown = 0;
     for _ in 0..200_000 {
@@ -165,8 +171,8 @@ fn long_holds_stay_linear() {
 #[test]
 fn stop_strings_have_limits() {
     let stops = |s: &str, n| vec![s.to_owned(); n];
-    assert!(ReplyFilter::new(&stops("", 1), false).is_err());
-    assert!(ReplyFilter::new(&stops(&"x".repeat(MAX_STOP_BYTES + 1), 1), false).is_err());
-    assert!(ReplyFilter::new(&stops("x", MAX_STOPS + 1), false).is_err());
-    assert!(ReplyFilter::new(&stops(&"x".repeat(MAX_STOP_BYTES), MAX_STOPS), false).is_ok());
+    assert!(filter(&stops("", 1), false).is_err());
+    assert!(filter(&stops(&"x".repeat(MAX_STOP_BYTES + 1), 1), false).is_err());
+    assert!(filter(&stops("x", MAX_STOPS + 1), false).is_err());
+    assert!(filter(&stops(&"x".repeat(MAX_STOP_BYTES), MAX_STOPS), false).is_ok());
 }
