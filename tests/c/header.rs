@@ -6,10 +6,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// The files of the interface in the header's order, each with its section's title.
-const SECTIONS: [(&str, &str); 10] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("status", "Statuses"),
     ("library", "Versions"),
     ("model", "Models: open, step, free"),
+    ("media", "Pictures and videos"),
     ("stream", "Streams: one conversation each"),
     ("generate", "Replies: ask for them"),
     ("event", "Events: take them"),
@@ -20,7 +21,7 @@ const SECTIONS: [(&str, &str); 10] = [
 ];
 
 /// Parameters and fields that may be NULL; all other pointers may not.
-const NULLABLE: [&str; 18] = [
+const NULLABLE: [&str; 23] = [
     "params",
     "report",
     "out",
@@ -39,6 +40,11 @@ const NULLABLE: [&str; 18] = [
     "top_ids",
     "top_logprobs",
     "usage",
+    "data",
+    "frame_sizes",
+    "frame_times",
+    "name",
+    "arguments",
 ];
 
 /// Longest line of a declaration.
@@ -114,10 +120,10 @@ fn section(file: &str) -> String {
         } else if !declaration.is_empty() || line.starts_with("LFM3_API") {
             declaration = format!("{declaration} {}", line.trim());
             if line.ends_with(';') {
-                writeln!(section, "{}", wrapped(&code(std::mem::take(&mut declaration).trim()))).unwrap();
+                writeln!(section, "{}", wrapped(&code(file, std::mem::take(&mut declaration).trim()))).unwrap();
             }
         } else {
-            writeln!(section, "{}", code(line)).unwrap();
+            writeln!(section, "{}", code(file, line)).unwrap();
         }
     }
     group_constants(&section)
@@ -155,8 +161,8 @@ fn group_constants(section: &str) -> String {
     kept.map(|(_, line)| format!("{line}\n")).collect()
 }
 
-/// A line of code with what may be NULL.
-fn code(line: &str) -> String {
+/// A line of `file`'s code with what may be NULL.
+fn code(file: &str, line: &str) -> String {
     let handle_may_be_null = NULLABLE_HANDLE.iter().any(|name| line.contains(&format!("{name}(")));
     if let Some((name, number)) = line.split_once(" -").filter(|_| line.starts_with("#define")) {
         return format!("{name} (-{number})");
@@ -172,7 +178,13 @@ fn code(line: &str) -> String {
         }
     }
     for name in NULLABLE {
-        let never = (name == "params" && line.contains("_init(")) || (name == "text" && line.starts_with("typedef"));
+        let never = match name {
+            "params" => line.contains("_init("),
+            "media" => !line.contains("media_count"),
+            "text" => line.starts_with("typedef"),
+            "name" => file != "event",
+            _ => false,
+        };
         for end in [",", ";", ")"].into_iter().filter(|_| !never) {
             line = line.replace(&format!(" *{name}{end}"), &format!(" *LFM3_NULLABLE {name}{end}"));
             line = line.replace(&format!("_callback {name}{end}"), &format!("_callback LFM3_NULLABLE {name}{end}"));
