@@ -224,9 +224,11 @@ static void take(struct work *work, struct lane *lane)
 static int run(struct work *work, struct lane *lanes, size_t lane_count)
 {
     size_t i;
+    int idle = 0;
     while (work->printed < work->count) {
         int32_t status = lfm3_model_step(work->model, STEP_US, NULL);
-        if (status < 0) {
+        idle = status == LFM3_IDLE ? idle + 1 : 0;
+        if (status < 0 || idle > 2) {
             char error[1024] = "";
             lfm3_model_error(work->model, error, sizeof error, NULL);
             fprintf(stderr, "describe: %s (%s)\n", error, lfm3_status_name(status));
