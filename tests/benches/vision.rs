@@ -9,13 +9,14 @@ mod memory;
 mod steps;
 
 use drive::{LONG, drain, endless, greedy, open, option, options, tokens};
-use lfm3::engine::{Model, Work};
+use lfm3::engine::Model;
 use lfm3::error::{Code, Error, Result};
 use lfm3::model::checkpoint::Checkpoint;
 use lfm3::picture::decode::decode;
 use lfm3::picture::media::{Given, GivenFrame};
 use lfm3::picture::resize::Resizer;
 use lfm3::picture::{Pixels, Size};
+use lfm3::stream::Stream;
 use memory::{PEAK, resident};
 use std::path::Path;
 use std::process::ExitCode;
@@ -82,6 +83,14 @@ fn given(pixels: &Pixels) -> Given<'_> {
     Given::Picture(GivenFrame::Rgb { data: &pixels.rgb, size: pixels.size, stride })
 }
 
+/// Whether all that was queued is filled in.
+fn is_read(stream: &Stream) -> Result<bool> {
+    match drain(stream)? {
+        seen if seen.done => Err(Error::new(Code::Internal, stream.last_error())),
+        seen => Ok(seen.ready),
+    }
+}
+
 /// A picture with the model to itself.
 fn alone(model: &Arc<Model>, pixels: &Pixels) -> Result<()> {
     let stream = endless(model)?;
@@ -90,10 +99,8 @@ fn alone(model: &Arc<Model>, pixels: &Pixels) -> Result<()> {
     let before = resident("VmRSS:");
     stream.append_media(&given(pixels))?;
     let (start, mut tower) = (Instant::now(), 0);
-    while !drain(&stream)?.ready {
-        if model.step(SHORT_STEP)?.0 == Work::Idle && !drain(&stream)?.ready {
-            return Err(Error::new(Code::Internal, "nothing is left to do, and the picture is not read"));
-        }
+    while !is_read(&stream)? {
+        model.step(SHORT_STEP)?;
         if tower == 0 {
             tower = stream.stats()?.prefill_us;
         }
@@ -129,7 +136,7 @@ fn beside(model: &Arc<Model>, pixels: &Pixels) -> Result<bool> {
     let looking = endless(model)?;
     looking.append_media(&given(pixels))?;
     let (mut steps, mut made, start) = (Steps::default(), 0, Instant::now());
-    while !drain(&looking)?.ready {
+    while !is_read(&looking)? {
         steps.step(model)?;
         made += drain(&talking)?.tokens;
     }
