@@ -189,7 +189,7 @@ const SHAPES: [(&str, &str); 3] = [
         "A small pink triangle at the top, a small red circle at the top right and a large orange ring at the bottom \
          right.",
     ),
-    ("shapes-3.png", "XXX3"),
+    ("shapes-3.png", "A large green square at the top left and a large pink triangle at the bottom left."),
 ];
 
 #[test]

@@ -160,14 +160,47 @@ fn the_headers_smallest_host_compiles_and_answers() {
     }
 }
 
-#[test]
-fn the_readmes_program_answers() {
+/// The README's blocks of C.
+fn readme() -> Vec<String> {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, rest) = readme.split_once("```c\n").expect("README.md has a C program");
-    let (program, _) = rest.split_once("```").expect("which ends");
-    let source = compile::scratch().join("program.c");
+    readme.split("```c\n").skip(1).map(|rest| rest.split_once("```").expect("a block that ends").0.to_owned()).collect()
+}
+
+/// Compiles a program and runs it on the repository's demo: what it prints, and whether it ended well.
+fn run_text(name: &str, program: &str, more: &[&str]) -> (String, bool) {
+    let source = compile::scratch().join(name);
     std::fs::write(&source, program).unwrap();
     let program = compilers()[0].program(source.to_str().unwrap(), &[]);
-    let output = finish(command(program).arg(root().join("examples/demo-model")), "the README's program");
-    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "18 + 46 = 64.");
+    let output = command(program).arg(root().join("examples/demo-model")).args(more).output().unwrap();
+    (String::from_utf8(output.stdout).unwrap().trim().to_owned(), output.status.success())
+}
+
+#[test]
+fn the_readmes_program_answers() {
+    assert_eq!(run_text("program.c", &readme()[0], &[]), ("18 + 46 = 64.".into(), true));
+}
+
+#[test]
+fn the_readmes_program_says_what_failed() {
+    let broken = readme()[0].replace("\\"role\\"", "\\"roll\\"");
+    let (text, well) = run_text("broken.c", &broken, &[]);
+    assert!(!well && text.contains("role"), "{text}");
+    let elsewhere = readme()[0].replace("argv[1], strlen(argv[1])", "\"nowhere\", 7");
+    let (text, well) = run_text("elsewhere.c", &elsewhere, &[]);
+    assert!(!well && text.contains("nowhere"), "{text}");
+}
+
+/// The README's lines about a picture in place of its program's chat.
+#[test]
+fn the_readmes_program_sees_a_picture() {
+    const READ: &str = "    static unsigned char bytes[1 << 20];\n    FILE *file = fopen(argv[2], \"rb\");\n    \
+                        size_t len = fread(bytes, 1, sizeof bytes, file);\n    fclose(file);\n";
+    let blocks = readme();
+    let is_chat = |line: &&str| line.starts_with("    const char *chat");
+    let program: String = blocks[0]
+        .lines()
+        .filter(|line| !is_chat(line))
+        .map(|line| if line.contains("set_chat") { format!("{READ}{}", blocks[1]) } else { format!("{line}\n") })
+        .collect();
+    assert_eq!(run_text("picture.c", &program, &[picture().to_str().unwrap()]), (SEEN.into(), true));
 }
