@@ -330,7 +330,6 @@ struct chat {
     size_t asked;         /* of the album, what belongs to earlier turns */
     struct text messages; /* JSON objects, comma between */
     struct text answer;   /* of the reply that runs */
-    struct text calls;    /* of the reply that runs: JSON objects, comma between */
     int dimmed;           /* reasoning is being shown */
     int newlines;         /* of it, held back */
     int midline;          /* the last line shown has no end yet */
@@ -385,19 +384,6 @@ static void end_line(struct chat *chat)
     chat->midline = 0;
 }
 
-/* A line for the reader, and an object for the next turn's JSON. */
-static void show_call(struct chat *chat, const lfm3_event *event)
-{
-    end_line(chat);
-    printf("%.*s %.*s\n", (int)event->name_len, event->name, (int)event->arguments_len, event->arguments);
-    append_string(&chat->calls, chat->calls.len > 0 ? ", " : "");
-    append_string(&chat->calls, "{\"type\": \"function\", \"function\": {\"name\": ");
-    append_json(&chat->calls, event->name, event->name_len);
-    append_string(&chat->calls, ", \"arguments\": ");
-    append(&chat->calls, event->arguments, event->arguments_len);
-    append_string(&chat->calls, "}}");
-}
-
 static void show(struct chat *chat, const lfm3_event *event)
 {
     if (event->kind == LFM3_EVENT_REASONING && isatty(STDOUT_FILENO)) {
@@ -409,7 +395,9 @@ static void show(struct chat *chat, const lfm3_event *event)
         chat->midline = event->text[event->text_len - 1] != '\n';
     } else if (event->kind == LFM3_EVENT_TOOL_CALL) {
         dim(chat, 0);
-        show_call(chat, event);
+        end_line(chat);
+        append(&chat->answer, event->text, event->text_len); /* as written: it belongs to the turn's content */
+        printf("%s %s\n", event->name, event->arguments);
     }
     fflush(stdout);
 }
@@ -484,11 +472,6 @@ static void append_message(struct chat *chat, const char *role, const char *cont
     } else {
         append_json(messages, content, len);
     }
-    if (strcmp(role, "assistant") == 0 && chat->calls.len > 0) {
-        append_string(messages, ", \"tool_calls\": [");
-        append(messages, chat->calls.bytes, chat->calls.len);
-        append_string(messages, "]");
-    }
     append_string(messages, "}");
 }
 
@@ -533,7 +516,7 @@ static int turn(struct chat *chat, const char *role, const char *content, size_t
     size_t messages = chat->messages.len, asked = chat->asked, i;
     int32_t status;
     int result = check_media(chat);
-    chat->answer.len = chat->calls.len = 0;
+    chat->answer.len = 0;
     interrupted = 0;
     if (result == 0) {
         append_message(chat, role, content, len);
@@ -643,6 +626,5 @@ int main(int argc, char **argv)
     free(options.tools.bytes);
     free(chat.messages.bytes);
     free(chat.answer.bytes);
-    free(chat.calls.bytes);
     return result == 0 ? 0 : 1;
 }
