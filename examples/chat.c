@@ -46,7 +46,8 @@ static const char usage[] =
     "  --seed N         the same seed gives the same replies\n"
     "  --max-tokens N   most tokens of a reply (up to the context limit)\n"
     "  --threads N      threads that compute (as many as processors, at most 8)\n"
-    "  --stats          counts and times of each reply on stderr\n";
+    "  --stats          counts and times of each reply on stderr\n"
+    "between turns: /image FILE, /video FOLDER FPS, /tool TEXT (what a tool answered)\n";
 
 static volatile sig_atomic_t interrupted;
 
