@@ -1,27 +1,37 @@
-# make run     build, and ask the demo model about a story: the answer is the last line
+# make run     build, and ask the demo model about a picture: the answer is the last line
+# make describe  ask it about every picture in PICTURES, a JSON line each
 # make test    every test
-# make bench   load time, memory and tokens a second of MODEL (default: the demo), as parts of what the machine can do
+# make bench   load time, memory and tokens a second of MODEL (default: the demo), as parts of what the machine can do,
+#              and what a picture of WIDTH x HEIGHT pixels takes where the model has vision
 # make lint    formatting, clippy, style
 # make header  write include/lfm3.h anew from src/ffi
 # make fuzz    SECONDS_EACH seconds for each target (needs nightly and cargo-fuzz)
-# make accept  the long checks; CHECKPOINT='DIR ...' are full-size checkpoint folders, steps are timed on the first
+# make accept  the long checks; CHECKPOINT='DIR ...' are full-size checkpoint folders: steps are timed on the first, and
+#              a picture on each that has vision
 
 CARGO ?= cargo
 CC ?= cc
 MODEL ?= examples/demo-model
 SECONDS_EACH ?= 60
-STORY = Ivan finds a green mirror in the tower. Paul has a red pen. Ivan walks to the garden. \
-	Paul gives the pen to Ivan. Paul is now in the cellar. Ivan gives the mirror to Paul.
+PICTURES ?= examples/pictures
+WIDTH ?= 1024
+HEIGHT ?= 768
+PICTURE = examples/pictures/shapes-1.png
+QUESTION = Describe the picture.
+VISION = $(CARGO) bench --bench vision --
 
-.PHONY: run test bench lint header fuzz accept
+.PHONY: run describe test bench lint header fuzz accept
 
 run: target/release/chat
-	@printf '%s\n\n%s\n' '$(STORY)' 'Where is Ivan?'
-	@target/release/chat --model examples/demo-model --temp 0 "$$(printf '%s\n\n%s' '$(STORY)' 'Where is Ivan?')"
+	@echo '$(PICTURE): $(QUESTION)'
+	@target/release/chat --model examples/demo-model --temp 0 --image $(PICTURE) '$(QUESTION)'
 
-target/release/chat: examples/chat.c include/lfm3.h FORCE
+describe: target/release/describe
+	@target/release/describe --model $(MODEL) $(PICTURES)
+
+target/release/chat target/release/describe: target/release/%: examples/%.c include/lfm3.h FORCE
 	$(CARGO) build --release
-	$(CC) -std=c99 -O2 -Wall -Wextra examples/chat.c -Iinclude -Ltarget/release -llfm3 \
+	$(CC) -std=c99 -O2 -Wall -Wextra $< -Iinclude -Ltarget/release -llfm3 \
 		-Wl,-rpath,$(CURDIR)/target/release -o $@
 
 FORCE:
@@ -31,6 +41,7 @@ test:
 
 bench:
 	$(CARGO) bench --bench text -- $(MODEL)
+	$(VISION) $(MODEL) --width $(WIDTH) --height $(HEIGHT)
 
 lint:
 	$(CARGO) fmt --check
@@ -52,3 +63,4 @@ accept:
 	$(CARGO) test -- --include-ignored
 	for folder in $(CHECKPOINT); do $(CARGO) bench --bench text -- $$folder || exit 1; done
 	$(CARGO) bench --bench step_time -- $(firstword $(CHECKPOINT))
+	for folder in $(CHECKPOINT); do $(VISION) $$folder --width $(WIDTH) --height $(HEIGHT) || exit 1; done

@@ -4,6 +4,13 @@
  *     chat [options]                  turn after turn, until end of input or Ctrl-C at the prompt
  *     chat [options] "a question"     one answer; it is the last line of the output
  *
+ * Pictures and videos given as options belong to the first question. Between turns, lines that begin with a slash are
+ * commands:
+ *
+ *     /image FILE          a picture for the next question
+ *     /video FOLDER FPS    a video for the next question: the folder's pictures in the order of their names
+ *     /tool TEXT           what a tool answered, in place of a question
+ *
  * Ctrl-C during a reply stops the reply and not the program. Reasoning is shown, dimmed, on a terminal only.
  */
 
@@ -14,12 +21,11 @@
 
 #include "lfm3.h"
 
-#include <errno.h>
+#include "files.h"
+#include "text.h"
+
 #include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,13 +36,18 @@ static const char usage[] =
     "usage: chat [options] [question]\n"
     "  --model DIR      checkpoint folder (examples/demo-model)\n"
     "  --system TEXT    what the model is told before the first turn\n"
+    "  --image FILE     a picture for the first question; may be given several times\n"
+    "  --video FOLDER   a video for the first question: the folder's pictures in the order of their names\n"
+    "  --fps X          frames a second of the video before it\n"
+    "  --tools FILE     a JSON list of the tools that the model may call\n"
     "  --think          let the model reason first (the default)\n"
     "  --no-think       answer at once\n"
     "  --temp X         temperature; 0 is greedy (the checkpoint's own)\n"
     "  --seed N         the same seed gives the same replies\n"
     "  --max-tokens N   most tokens of a reply (up to the context limit)\n"
     "  --threads N      threads that compute (as many as processors, at most 8)\n"
-    "  --stats          counts and times of each reply on stderr\n";
+    "  --stats          counts and times of each reply on stderr\n"
+    "between turns: /image FILE, /video FOLDER FPS, /tool TEXT (what a tool answered)\n";
 
 static volatile sig_atomic_t interrupted;
 
@@ -46,59 +57,94 @@ static void on_interrupt(int signal_number)
     interrupted = 1;
 }
 
-/* ---- a text that grows ---- */
+/* ---- pictures and videos ---- */
 
-struct text {
-    char *bytes;
-    size_t len, room;
+#define DEFAULT_FPS 1.0
+
+/* What was given so far, in order: the library wants all of it at each turn. */
+struct album {
+    lfm3_media *media;
+    char **names;
+    size_t count;
 };
 
-static void append(struct text *text, const char *bytes, size_t len)
+static lfm3_media *add(struct album *album, const char *name)
 {
-    if (text->len + len + 1 > text->room) {
-        text->room = 2 * (text->len + len + 1);
-        text->bytes = (char *)realloc(text->bytes, text->room);
-        if (text->bytes == NULL) {
-            fputs("chat: out of memory\n", stderr);
-            exit(1);
+    struct text copy = {NULL, 0, 0};
+    lfm3_media *media;
+    append_string(&copy, name);
+    album->media = (lfm3_media *)grown(album->media, (album->count + 1) * sizeof *album->media);
+    album->names = (char **)grown(album->names, (album->count + 1) * sizeof *album->names);
+    album->names[album->count] = copy.bytes;
+    media = &album->media[album->count++];
+    lfm3_media_init(media, sizeof *media);
+    return media;
+}
+
+static void forget_from(struct album *album, size_t first)
+{
+    while (album->count > first) {
+        album->count--;
+        free((void *)album->media[album->count].data);
+        free((void *)album->media[album->count].frame_sizes);
+        free(album->names[album->count]);
+    }
+}
+
+/* Appends a file to `data`; 0, or -1 with the reason on stderr. */
+static int read_into(struct text *data, const char *path)
+{
+    int error = read_file(path, data);
+    if (error != 0)
+        fprintf(stderr, "chat: cannot read %s: %s\n", path, strerror(error));
+    return error == 0 ? 0 : -1;
+}
+
+static int add_picture(struct album *album, const char *path)
+{
+    struct text data = {NULL, 0, 0};
+    lfm3_media *media;
+    if (read_into(&data, path) != 0) {
+        free(data.bytes);
+        return -1;
+    }
+    media = add(album, path);
+    media->data = (const uint8_t *)data.bytes;
+    media->data_len = data.len;
+    return 0;
+}
+
+static int add_video(struct album *album, const char *folder, double fps)
+{
+    struct paths frames = {NULL, 0};
+    struct text data = {NULL, 0, 0};
+    size_t *sizes = NULL, i;
+    int error = list_pictures(folder, &frames), result = -1;
+    if (error != 0 || frames.count == 0) {
+        fprintf(stderr, "chat: no frames in %s: %s\n", folder, error != 0 ? strerror(error) : "it has no pictures");
+    } else {
+        result = 0;
+        sizes = (size_t *)grown(NULL, frames.count * sizeof *sizes);
+        for (i = 0; i < frames.count && result == 0; i++) {
+            size_t before = data.len;
+            result = read_into(&data, frames.items[i]);
+            sizes[i] = data.len - before;
         }
     }
-    memcpy(text->bytes + text->len, bytes, len);
-    text->len += len;
-    text->bytes[text->len] = 0;
-}
-
-static void append_string(struct text *text, const char *string)
-{
-    append(text, string, strlen(string));
-}
-
-static void append_json(struct text *text, const char *bytes, size_t len)
-{
-    size_t i;
-    append_string(text, "\"");
-    for (i = 0; i < len; i++) {
-        unsigned char byte = (unsigned char)bytes[i];
-        char escaped[8];
-        if (byte == '"' || byte == '\\')
-            append(text, "\\", 1);
-        if (byte < 0x20) {
-            snprintf(escaped, sizeof escaped, "\\u%04x", byte);
-            append_string(text, escaped);
-        } else {
-            append(text, &bytes[i], 1);
-        }
+    if (result == 0) {
+        lfm3_media *media = add(album, folder);
+        media->kind = LFM3_MEDIA_VIDEO;
+        media->data = (const uint8_t *)data.bytes;
+        media->data_len = data.len;
+        media->frame_count = frames.count;
+        media->frame_sizes = sizes;
+        media->fps = fps;
+    } else {
+        free(data.bytes);
+        free(sizes);
     }
-    append_string(text, "\"");
-}
-
-static void append_message(struct text *messages, const char *role, const char *content, size_t len)
-{
-    append_string(messages, messages->len > 0 ? ", {\"role\": \"" : "{\"role\": \"");
-    append_string(messages, role);
-    append_string(messages, "\", \"content\": ");
-    append_json(messages, content, len);
-    append_string(messages, "}");
+    free_paths(&frames);
+    return result;
 }
 
 /* ---- options ---- */
@@ -106,6 +152,8 @@ static void append_message(struct text *messages, const char *role, const char *
 struct options {
     const char *model, *system, *question;
     int think, stats, threads;
+    struct text tools; /* JSON, empty without */
+    struct album album;
     lfm3_generate_params generate;
 };
 
@@ -122,7 +170,7 @@ static long long number(const char *name, const char *value)
     return parsed;
 }
 
-static float real(const char *name, const char *value)
+static double real(const char *name, const char *value)
 {
     char *end;
     double parsed = strtod(value, &end);
@@ -130,7 +178,7 @@ static float real(const char *name, const char *value)
         fprintf(stderr, "chat: %s takes a number, not \"%s\"\n", name, value);
         exit(2);
     }
-    return (float)parsed;
+    return parsed;
 }
 
 static int processors(void)
@@ -160,6 +208,26 @@ static int parse_switch(const char *name, struct options *options)
     return 1;
 }
 
+/* Options about files, which are read at once; 1 if `name` was one. */
+static int parse_file(const char *name, const char *value, struct options *options)
+{
+    struct album *album = &options->album;
+    int failed = 0;
+    if (strcmp(name, "--image") == 0)
+        failed = add_picture(album, value);
+    else if (strcmp(name, "--video") == 0)
+        failed = add_video(album, value, DEFAULT_FPS);
+    else if (strcmp(name, "--tools") == 0)
+        failed = read_into(&options->tools, value);
+    else if (strcmp(name, "--fps") == 0 && album->count > 0 && album->media[album->count - 1].frame_count > 0)
+        album->media[album->count - 1].fps = real(name, value);
+    else
+        return 0;
+    if (failed)
+        exit(1);
+    return 1;
+}
+
 /* Options with a value; 1 if `name` was one. */
 static int parse_value(const char *name, const char *value, struct options *options)
 {
@@ -168,7 +236,7 @@ static int parse_value(const char *name, const char *value, struct options *opti
     else if (strcmp(name, "--system") == 0)
         options->system = value;
     else if (strcmp(name, "--temp") == 0)
-        options->generate.temperature = real(name, value);
+        options->generate.temperature = (float)real(name, value);
     else if (strcmp(name, "--seed") == 0)
         options->generate.seed = number(name, value);
     else if (strcmp(name, "--max-tokens") == 0)
@@ -176,7 +244,7 @@ static int parse_value(const char *name, const char *value, struct options *opti
     else if (strcmp(name, "--threads") == 0)
         options->threads = (int)number(name, value);
     else
-        return 0;
+        return parse_file(name, value, options);
     return 1;
 }
 
@@ -259,20 +327,30 @@ struct chat {
     lfm3_model *model;
     lfm3_stream *stream;
     const struct options *options;
+    struct album *album;
+    size_t asked;         /* of the album, what belongs to earlier turns */
     struct text messages; /* JSON objects, comma between */
     struct text answer;   /* of the reply that runs */
     int dimmed;           /* reasoning is being shown */
     int newlines;         /* of it, held back */
+    int midline;          /* the last line shown has no end yet */
 };
 
-static int fail(const struct chat *chat, int32_t status)
+/* Says what failed, and with which file where `file` is not NULL. */
+static int fail_with(const struct chat *chat, const char *file, int32_t status)
 {
     char error[1024] = "";
     lfm3_stream_error(chat->stream, error, sizeof error, NULL);
     if (error[0] == 0)
         lfm3_model_error(chat->model, error, sizeof error, NULL);
-    fprintf(stderr, "chat: %s (%s)\n", error, lfm3_status_name(status));
+    fprintf(stderr, "chat: %s%s%s (%s)\n", file != NULL ? file : "", file != NULL ? ": " : "", error,
+            lfm3_status_name(status));
     return -1;
+}
+
+static int fail(const struct chat *chat, int32_t status)
+{
+    return fail_with(chat, NULL, status);
 }
 
 static void dim(struct chat *chat, int on)
@@ -300,14 +378,27 @@ static void show_reasoning(struct chat *chat, const char *text, size_t len)
     }
 }
 
+static void end_line(struct chat *chat)
+{
+    if (chat->midline)
+        putchar('\n');
+    chat->midline = 0;
+}
+
 static void show(struct chat *chat, const lfm3_event *event)
 {
     if (event->kind == LFM3_EVENT_REASONING && isatty(STDOUT_FILENO)) {
         show_reasoning(chat, event->text, event->text_len);
-    } else if (event->kind == LFM3_EVENT_TEXT) {
+    } else if (event->kind == LFM3_EVENT_TEXT && event->text_len > 0) {
         dim(chat, 0);
         append(&chat->answer, event->text, event->text_len);
         fwrite(event->text, 1, event->text_len, stdout);
+        chat->midline = event->text[event->text_len - 1] != '\n';
+    } else if (event->kind == LFM3_EVENT_TOOL_CALL) {
+        dim(chat, 0);
+        end_line(chat);
+        append(&chat->answer, event->text, event->text_len); /* as written: it belongs to the turn's content */
+        printf("%s %s\n", event->name, event->arguments);
     }
     fflush(stdout);
 }
@@ -348,10 +439,10 @@ static int receive(struct chat *chat)
             show(chat, &event);
         } else {
             dim(chat, 0);
+            end_line(chat);
+            fflush(stdout);
             if (event.done_reason == LFM3_DONE_ERROR)
                 return fail(chat, LFM3_ERR_STATE);
-            putchar('\n');
-            fflush(stdout);
             if (event.done_reason == LFM3_DONE_CONTEXT_FULL)
                 fputs("chat: the context is full\n", stderr);
             if (chat->options->stats && event.usage != NULL)
@@ -361,38 +452,125 @@ static int receive(struct chat *chat)
     }
 }
 
-/* One turn: all that was said goes to the library, which keeps what it has of it. */
-static int turn(struct chat *chat, const char *question, size_t len)
+/* ---- turns ---- */
+
+/* Appends a message. Pictures and videos that were given since the last one are its first parts. */
+static void append_message(struct chat *chat, const char *role, const char *content, size_t len)
 {
+    struct text *messages = &chat->messages;
+    append_string(messages, messages->len > 0 ? ", {\"role\": \"" : "{\"role\": \"");
+    append_string(messages, role);
+    append_string(messages, "\", \"content\": ");
+    if (strcmp(role, "user") == 0 && chat->asked < chat->album->count) {
+        append_string(messages, "[");
+        for (; chat->asked < chat->album->count; chat->asked++) {
+            int video = chat->album->media[chat->asked].kind == LFM3_MEDIA_VIDEO;
+            append_string(messages, video ? "{\"type\": \"video\"}, " : "{\"type\": \"image\"}, ");
+        }
+        append_string(messages, "{\"type\": \"text\", \"text\": ");
+        append_json(messages, content, len);
+        append_string(messages, "}]");
+    } else {
+        append_json(messages, content, len);
+    }
+    append_string(messages, "}");
+}
+
+/* All that was said goes to the library, which keeps what it has of it. */
+static int32_t ask(struct chat *chat)
+{
+    const struct options *options = chat->options;
     struct text json = {NULL, 0, 0};
     int32_t status;
-    int result = -1;
-    append_message(&chat->messages, "user", question, len);
     append_string(&json, "{\"messages\": [");
     append(&json, chat->messages.bytes, chat->messages.len);
     append_string(&json, "], \"add_generation_prompt\": true, \"enable_thinking\": ");
-    append_string(&json, chat->options->think ? "true}" : "false}");
+    append_string(&json, options->think ? "true" : "false");
+    if (options->tools.len > 0) {
+        append_string(&json, ", \"tools\": ");
+        append(&json, options->tools.bytes, options->tools.len);
+    }
+    append_string(&json, "}");
+    status = lfm3_stream_set_chat(chat->stream, json.bytes, json.len, chat->album->media, chat->album->count);
+    free(json.bytes);
+    return status == LFM3_OK ? lfm3_stream_generate(chat->stream, &options->generate) : status;
+}
+
+/* Has the library look at each new picture and video by itself, so that an error names its file. */
+static int check_media(struct chat *chat)
+{
+    uint64_t length = 0;
+    size_t i;
+    lfm3_stream_length(chat->stream, &length);
+    for (i = chat->asked; i < chat->album->count; i++) {
+        int32_t status = lfm3_stream_append_media(chat->stream, &chat->album->media[i]);
+        if (status != LFM3_OK)
+            return fail_with(chat, chat->album->names[i], status);
+        lfm3_stream_rewind(chat->stream, length);
+    }
+    return 0;
+}
+
+/* One turn. Where it fails, it was not: the conversation can go on without it. */
+static int turn(struct chat *chat, const char *role, const char *content, size_t len)
+{
+    size_t messages = chat->messages.len, asked = chat->asked, i;
+    int32_t status;
+    int result = check_media(chat);
     chat->answer.len = 0;
     interrupted = 0;
-    status = lfm3_stream_set_chat(chat->stream, json.bytes, json.len, NULL, 0);
-    if (status == LFM3_OK)
-        status = lfm3_stream_generate(chat->stream, &chat->options->generate);
-    if (status == LFM3_OK)
-        result = receive(chat);
-    else
-        fail(chat, status);
-    append_message(&chat->messages, "assistant", chat->answer.len > 0 ? chat->answer.bytes : "", chat->answer.len);
-    free(json.bytes);
+    if (result == 0) {
+        append_message(chat, role, content, len);
+        status = ask(chat);
+        result = status == LFM3_OK ? receive(chat) : fail(chat, status);
+        for (i = asked; result != 0 && i < chat->asked; i++)
+            fprintf(stderr, "chat: the question came with %s\n", chat->album->names[i]);
+    }
+    if (result == 0) {
+        append_message(chat, "assistant", chat->answer.len > 0 ? chat->answer.bytes : "", chat->answer.len);
+    } else {
+        chat->messages.len = messages;
+        chat->asked = asked;
+        forget_from(chat->album, asked);
+    }
     return result;
 }
 
-/* Turns until end of input or Ctrl-C at the prompt. */
+/* What follows a command's name on its line, NULL if the line is another's. */
+static char *argument(char *line, const char *command)
+{
+    size_t len = strlen(command);
+    return strncmp(line, command, len) == 0 && line[len] == ' ' ? line + len + 1 : NULL;
+}
+
+/* A line of an interactive chat: a command or a question. */
+static int take_line(struct chat *chat, char *line, size_t len)
+{
+    char *image = argument(line, "/image"), *video = argument(line, "/video"), *tool = argument(line, "/tool");
+    if (image != NULL)
+        return add_picture(chat->album, image);
+    if (tool != NULL)
+        return turn(chat, "tool", tool, strlen(tool));
+    if (video != NULL) {
+        char *gap = strrchr(video, ' '), *end = gap;
+        double fps = gap != NULL ? strtod(gap + 1, &end) : 0;
+        if (gap == NULL || end == gap + 1 || *end != 0) {
+            fputs("chat: /video FOLDER FPS\n", stderr);
+            return -1;
+        }
+        *gap = 0;
+        return add_video(chat->album, video, fps);
+    }
+    return turn(chat, "user", line, len);
+}
+
+/* Turns until end of input or Ctrl-C at the prompt; -1 if one failed. */
 static int interactive(struct chat *chat)
 {
     char *line = NULL;
     size_t room = 0;
     int result = 0;
-    while (result == 0) {
+    for (;;) {
         ssize_t len;
         interrupted = 0;
         if (isatty(STDIN_FILENO)) {
@@ -403,9 +581,9 @@ static int interactive(struct chat *chat)
         if (len < 0)
             break;
         while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r'))
-            len--;
-        if (len > 0)
-            result = turn(chat, line, (size_t)len);
+            line[--len] = 0;
+        if (len > 0 && take_line(chat, line, (size_t)len) != 0)
+            result = -1;
     }
     free(line);
     if (isatty(STDIN_FILENO))
@@ -427,6 +605,7 @@ int main(int argc, char **argv)
 
     memset(&chat, 0, sizeof chat);
     chat.options = &options;
+    chat.album = &options.album;
     chat.model = load(&options);
     if (chat.model == NULL)
         return 1;
@@ -434,14 +613,18 @@ int main(int argc, char **argv)
         fail(&chat, LFM3_ERR_LIMIT);
     } else {
         if (options.system != NULL)
-            append_message(&chat.messages, "system", options.system, strlen(options.system));
+            append_message(&chat, "system", options.system, strlen(options.system));
         if (options.question != NULL)
-            result = turn(&chat, options.question, strlen(options.question));
+            result = turn(&chat, "user", options.question, strlen(options.question));
         else
             result = interactive(&chat);
     }
     lfm3_stream_free(chat.stream);
     lfm3_model_free(chat.model);
+    forget_from(&options.album, 0);
+    free(options.album.media);
+    free(options.album.names);
+    free(options.tools.bytes);
     free(chat.messages.bytes);
     free(chat.answer.bytes);
     return result == 0 ? 0 : 1;

@@ -214,11 +214,9 @@ impl Stream {
         drop(self.idle("append_media")?);
         let medium = self.take(given)?;
         let (tokens, runs) = self.model.media_run(&medium.text)?;
-        let placed = |start: usize| {
-            let starts = runs.iter().map(|run| start + run.start);
-            starts.zip(&medium.views).map(|(start, view)| Placed { start, view: view.clone() }).collect()
-        };
-        self.append(&tokens, placed, "append_media")
+        let placed = placed(std::slice::from_ref(&medium), &[runs]);
+        let behind = |start| placed.iter().map(|p| Placed { start: start + p.start, view: p.view.clone() }).collect();
+        self.append(&tokens, behind, "append_media")
     }
 
     /// A medium of what the host gives; what the stream holds of it already is not copied again.
@@ -444,13 +442,11 @@ impl Stream {
     }
 }
 
-/// Views at the places their medium's runs of placeholders have, in order.
-fn placed(media: &[Medium], runs: &[(usize, Vec<Range<usize>>)]) -> Vec<Placed> {
-    let of = |(index, runs): &(usize, Vec<Range<usize>>)| {
-        let views = media[*index].views.clone();
-        runs.iter().map(|run| run.start).zip(views).map(|(start, view)| Placed { start, view }).collect::<Vec<_>>()
-    };
-    runs.iter().flat_map(of).collect()
+/// Views where their medium's runs of placeholders stand.
+fn placed(media: &[Medium], runs: &[Vec<Range<usize>>]) -> Vec<Placed> {
+    let views = media.iter().flat_map(|medium| medium.views.iter().cloned());
+    let starts = runs.iter().flatten().map(|run| run.start);
+    starts.zip(views).map(|(start, view)| Placed { start, view }).collect()
 }
 
 fn invalid(message: String) -> Error {

@@ -4,16 +4,14 @@
 //! more than the header promises. Meant for a quiet machine.
 
 mod drive;
+mod steps;
 
 use drive::{LONG, drain, endless, greedy, open, option, options, tokens};
 use lfm3::error::Result;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-
-const BUDGET: Duration = Duration::from_millis(8);
-const MOST_P99: Duration = Duration::from_millis(10);
-const MOST_WORST: Duration = Duration::from_millis(20);
+use std::time::Instant;
+use steps::{BUDGET, Steps, ms};
 
 /// Tokens of the stream that decodes, before it starts.
 const SHORT_PROMPT: usize = 32;
@@ -47,34 +45,16 @@ fn measure(folder: &Path, threads: usize, prompt: usize) -> Result<bool> {
     }
     let filling = endless(&model)?;
     filling.append_tokens(&tokens(&model, prompt))?;
-    let (mut times, mut made, start) = (Vec::new(), 0, Instant::now());
+    let (mut steps, mut made, start) = (Steps::default(), 0, Instant::now());
     while !drain(&filling)?.ready {
-        let step = Instant::now();
-        model.step(BUDGET)?;
-        times.push(step.elapsed());
+        steps.step(&model)?;
         made += drain(&talking)?.tokens;
     }
     let seconds = start.elapsed().as_secs_f64();
-    times.sort();
-    let at = |part: f64| times[((times.len() - 1) as f64 * part).ceil() as usize];
-    let (p50, p99, worst) = (at(0.5), at(0.99), at(1.0));
-    let ms = |d: Duration| d.as_secs_f64() * 1e3;
     println!(
         "{} steps of {:.0} ms, {threads} threads, {prompt} tokens filled in and {made} made in {seconds:.1} s",
-        times.len(),
+        steps.count(),
         ms(BUDGET)
     );
-    println!("step time: p50 {:.2} ms, p99 {:.2} ms, worst {:.2} ms", ms(p50), ms(p99), ms(worst));
-    let mut holds = true;
-    for (fails, text) in [
-        (p99 > MOST_P99, format!("p99 is over {:.0} ms", ms(MOST_P99))),
-        (worst > MOST_WORST, format!("the worst step is over {:.0} ms", ms(MOST_WORST))),
-        (made == 0, "the other stream made no token meanwhile".to_string()),
-    ] {
-        if fails {
-            println!("FAILED: {text}");
-            holds = false;
-        }
-    }
-    Ok(holds)
+    Ok(steps.print(made))
 }

@@ -3,10 +3,12 @@
 //! `cargo bench --bench text -- [FOLDER] [--threads N] [--prompt N] [--reply N] [--8bit] [--json]`
 
 mod drive;
+mod memory;
 
 use drive::{LONG, drain, endless, greedy, open, option, options, tokens};
 use lfm3::engine::{Model, Work};
 use lfm3::error::{Code, Error, Result};
+use memory::{PEAK, resident};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,11 +40,11 @@ fn measure(folder: &Path, args: &[String]) -> Result<Value> {
     let threads = option(args, "--threads").unwrap_or(2);
     let options = options(threads, args.iter().any(|a| a == "--8bit"));
     let memory = Model::memory(folder, &options)?;
-    let before = resident_peak();
+    let before = resident(PEAK);
     let start = Instant::now();
     let model = open(folder, &options)?;
     let load = start.elapsed().as_secs_f64();
-    let load_peak = resident_peak();
+    let load_peak = resident(PEAK);
 
     let stream = endless(&model)?;
     let longest = model.info().context_limit;
@@ -57,7 +59,7 @@ fn measure(folder: &Path, args: &[String]) -> Result<Value> {
         made += seen.tokens;
         Ok(seen.done)
     })?;
-    let peak = resident_peak();
+    let peak = resident(PEAK);
     let info = model.info();
     let (stats, report) = (stream.stats()?, memory);
     stream.close();
@@ -103,13 +105,6 @@ fn until(model: &Arc<Model>, mut finished: impl FnMut() -> Result<bool>) -> Resu
             return Err(Error::new(Code::Internal, "nothing is left to do, and the stream is not where it should be"));
         }
     }
-}
-
-/// The most memory this process held, in bytes; 0 where the system does not say.
-fn resident_peak() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib * 1024)
 }
 
 /// Bytes a second that `threads` threads read from a large array, best of some rounds.

@@ -80,7 +80,7 @@ fn structs_begin_with_their_size_and_have_no_gaps() {
             structs += usize::from(is_struct);
         }
     }
-    assert_eq!(structs, 9);
+    assert_eq!(structs, 10);
 }
 
 #[test]

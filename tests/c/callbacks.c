@@ -24,6 +24,7 @@ static void all_refused(struct seen *seen)
     lfm3_memory_report report;
     lfm3_stats stats;
     lfm3_event event = empty_event();
+    lfm3_media media;
     char bytes[8];
     uint64_t length;
     uint32_t id = 0;
@@ -33,10 +34,13 @@ static void all_refused(struct seen *seen)
     info.struct_size = sizeof info;
     report.struct_size = sizeof report;
     stats.struct_size = sizeof stats;
+    memset(&media, 0, sizeof media);
+    media.struct_size = sizeof media;
 #define REFUSED(call) GIVES(LFM3_ERR_REENTRANT, call)
     REFUSED(lfm3_model_params_init(&params, sizeof params));
     REFUSED(lfm3_stream_params_init(&stream_params, sizeof stream_params));
     REFUSED(lfm3_generate_params_init(&generate, sizeof generate));
+    REFUSED(lfm3_media_init(&media, sizeof media));
     REFUSED(lfm3_device_count());
     REFUSED(lfm3_device_info(0, &device));
     REFUSED(lfm3_model_open("x", 1, NULL, &model));
@@ -56,6 +60,7 @@ static void all_refused(struct seen *seen)
     REFUSED(lfm3_stream_error(seen->stream, bytes, sizeof bytes, &needed));
     REFUSED(lfm3_stream_append_text(seen->stream, "a", 1, 0));
     REFUSED(lfm3_stream_append_tokens(seen->stream, &id, 1));
+    REFUSED(lfm3_stream_append_media(seen->stream, &media));
     REFUSED(lfm3_stream_set_chat(seen->stream, "{}", 2, NULL, 0));
     REFUSED(lfm3_stream_generate(seen->stream, NULL));
     REFUSED(lfm3_stream_add_stop(seen->stream, "a", 1));

@@ -6,10 +6,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// The files of the interface in the header's order, each with its section's title.
-const SECTIONS: [(&str, &str); 10] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("status", "Statuses"),
     ("library", "Versions"),
     ("model", "Models: open, step, free"),
+    ("media", "Pictures and videos"),
     ("stream", "Streams: one conversation each"),
     ("generate", "Replies: ask for them"),
     ("event", "Events: take them"),
@@ -20,7 +21,7 @@ const SECTIONS: [(&str, &str); 10] = [
 ];
 
 /// Parameters and fields that may be NULL; all other pointers may not.
-const NULLABLE: [&str; 19] = [
+const NULLABLE: [&str; 23] = [
     "params",
     "report",
     "out",
@@ -39,11 +40,12 @@ const NULLABLE: [&str; 19] = [
     "top_ids",
     "top_logprobs",
     "usage",
+    "data",
+    "frame_sizes",
+    "frame_times",
+    "name",
     "arguments",
 ];
-
-/// The same, in one file's section only.
-const NULLABLE_IN: [(&str, &str); 1] = [("event", "name")];
 
 /// Longest line of a declaration.
 const LINE: usize = 118;
@@ -159,7 +161,7 @@ fn group_constants(section: &str) -> String {
     kept.map(|(_, line)| format!("{line}\n")).collect()
 }
 
-/// A line of code of one file with what may be NULL.
+/// A line of `file`'s code with what may be NULL.
 fn code(file: &str, line: &str) -> String {
     let handle_may_be_null = NULLABLE_HANDLE.iter().any(|name| line.contains(&format!("{name}(")));
     if let Some((name, number)) = line.split_once(" -").filter(|_| line.starts_with("#define")) {
@@ -175,9 +177,14 @@ fn code(file: &str, line: &str) -> String {
             line = line.replace(&format!(" *{handle})"), &format!(" *LFM3_NULLABLE {handle})"));
         }
     }
-    let here = NULLABLE_IN.iter().filter(|(section, _)| *section == file).map(|(_, name)| *name);
-    for name in NULLABLE.into_iter().chain(here) {
-        let never = (name == "params" && line.contains("_init(")) || (name == "text" && line.starts_with("typedef"));
+    for name in NULLABLE {
+        let never = match name {
+            "params" => line.contains("_init("),
+            "media" => !line.contains("media_count"),
+            "text" => line.starts_with("typedef"),
+            "name" => file != "event",
+            _ => false,
+        };
         for end in [",", ";", ")"].into_iter().filter(|_| !never) {
             line = line.replace(&format!(" *{name}{end}"), &format!(" *LFM3_NULLABLE {name}{end}"));
             line = line.replace(&format!("_callback {name}{end}"), &format!("_callback LFM3_NULLABLE {name}{end}"));

@@ -2,5 +2,6 @@
 
 mod abi;
 mod compile;
+mod examples;
 mod header;
 mod programs;

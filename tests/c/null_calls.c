@@ -49,6 +49,8 @@ static void params_calls(void)
     lfm3_generate_params generate;
     lfm3_model_params model;
     lfm3_stream_params stream;
+    lfm3_media media;
+    GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_media_init(NULL, sizeof(lfm3_media)));
     GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_model_params_init(NULL, sizeof(lfm3_model_params)));
     GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_stream_params_init(NULL, sizeof(lfm3_stream_params)));
     GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_generate_params_init(NULL, sizeof(lfm3_generate_params)));
@@ -57,6 +59,7 @@ static void params_calls(void)
         GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_model_params_init((lfm3_model_params *)(void *)room, bad[i]));
         GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_stream_params_init((lfm3_stream_params *)(void *)room, bad[i]));
         GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_generate_params_init((lfm3_generate_params *)(void *)room, bad[i]));
+        GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_media_init((lfm3_media *)(void *)room, bad[i]));
         CHECK(untouched(room, sizeof room));
     }
     GIVES_OK(lfm3_generate_params_init((lfm3_generate_params *)(void *)room, 16)); /* an older header's */
@@ -67,6 +70,10 @@ static void params_calls(void)
     CHECK(model.struct_size == sizeof model && isnan(model.decode_share) && model.device == LFM3_DEVICE_CPU);
     GIVES_OK(lfm3_stream_params_init(&stream, sizeof stream));
     CHECK(stream.struct_size == sizeof stream && stream.error == NULL);
+    memset(&media, 0xA5, sizeof media);
+    GIVES_OK(lfm3_media_init(&media, sizeof media));
+    CHECK(media.struct_size == sizeof media && media.kind == LFM3_MEDIA_PICTURE && media.data == NULL);
+    CHECK(media.frame_sizes == NULL && media.frame_times == NULL && media.fps == 0);
 }
 
 /* Opening what cannot be opened leaves NULL in the handle's place and a text in the error buffer. */
@@ -144,10 +151,13 @@ static void stream_calls_on(lfm3_stream *stream, int32_t status)
     size_t needed;
     lfm3_event event = empty_event();
     lfm3_stats stats;
+    lfm3_media media;
+    GIVES_OK(lfm3_media_init(&media, sizeof media));
     memset(&stats, 0, sizeof stats);
     stats.struct_size = sizeof stats;
     GIVES(status, lfm3_stream_append_text(stream, "a", 1, 0));
     GIVES(status, lfm3_stream_append_tokens(stream, &id, 1));
+    GIVES(status, lfm3_stream_append_media(stream, &media));
     GIVES(status, lfm3_stream_set_chat(stream, chat, strlen(chat), NULL, 0));
     GIVES(status, lfm3_stream_add_stop(stream, "a", 1));
     GIVES(status, lfm3_stream_set_bias(stream, &id, &logit, 1));
@@ -243,7 +253,8 @@ static void stream_arguments(lfm3_stream *stream, uint32_t vocab_size)
     GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_stream_append_tokens(stream, NULL, 1));
     GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_stream_append_tokens(stream, &id, 1));
     GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_stream_set_chat(stream, NULL, 5, NULL, 0));
-    GIVES(LFM3_ERR_UNSUPPORTED, lfm3_stream_set_chat(stream, chat, strlen(chat), NULL, 1));
+    GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_stream_append_media(stream, NULL));
+    GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_stream_set_chat(stream, chat, strlen(chat), NULL, 1));
     GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_stream_set_chat(stream, "{", 1, NULL, 0));
     GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_stream_set_chat(stream, NULL, 0, NULL, 0));
     GIVES(LFM3_ERR_INVALID_ARGUMENT, lfm3_stream_add_stop(stream, NULL, 1));

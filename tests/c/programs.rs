@@ -1,14 +1,9 @@
-//! The interface as C and C++ use it: every program of tests/c and examples is compiled, warnings as errors, and run.
+//! The interface as C and C++ use it: every program of tests/c, and those in the header and the README, are compiled,
+//! warnings as errors, and run.
 
 use crate::compile::{self, command, compilers, finish, has, root};
-use std::path::PathBuf;
-use std::process::{Output, Stdio};
-
-/// A demo checkpoint: the repository's, or the one beside it.
-fn demo() -> Option<PathBuf> {
-    let folders = ["examples/demo-model", "../shared/checkpoints/lfm3-vl-demo-4bit"];
-    folders.iter().map(|folder| root().join(folder)).find(|folder| folder.join("config.json").exists())
-}
+use crate::examples::{SEEN, picture, with_demo};
+use std::process::Output;
 
 /// Compiles `source` with each compiler and runs it; its output must be empty.
 fn run_quietly(source: &str, args: &[&str]) {
@@ -22,14 +17,6 @@ fn run_quietly(source: &str, args: &[&str]) {
 fn assert_silent(output: &Output, what: &str) {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(out.is_empty() && err.is_empty(), "{what} printed: {out}{err}");
-}
-
-/// Runs `test` with the demo's path, if there is one.
-fn with_demo(test: impl FnOnce(&str)) {
-    match demo() {
-        Some(demo) => test(demo.to_str().unwrap()),
-        None => eprintln!("skipped: no demo checkpoint"),
-    }
 }
 
 #[test]
@@ -50,6 +37,31 @@ fn the_tests_of_null_calls_name_every_function() {
         let name = line.split('(').next().unwrap().rsplit([' ', '*']).next().unwrap();
         assert!(test.contains(&format!("{name}(")), "{name} is not tried");
     }
+}
+
+#[test]
+fn wrong_media_are_refused_and_taken_media_are_copied() {
+    with_demo(|demo| run_quietly("tests/c/media.c", &[demo, picture().to_str().unwrap(), SEEN]));
+}
+
+/// What a call took is freed and overwritten right behind it.
+#[test]
+fn the_address_sanitizer_has_nothing_to_say_of_media() {
+    with_demo(|demo| {
+        let program = compilers()[0].program("tests/c/media.c", &["-fsanitize=address"]);
+        let output = finish(command(program).args([demo, picture().to_str().unwrap(), SEEN]), "media");
+        assert_silent(&output, "media");
+    });
+}
+
+#[test]
+fn the_test_of_media_can_fail() {
+    with_demo(|demo| {
+        let mut run = command(compilers()[0].program("tests/c/media.c", &[]));
+        let output = finish(run.args([demo, picture().to_str().unwrap(), "Something else."]), "media");
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(err.matches(SEEN).count(), 3, "{err}");
+    });
 }
 
 #[test]
@@ -148,72 +160,47 @@ fn the_headers_smallest_host_compiles_and_answers() {
     }
 }
 
-#[test]
-fn the_readmes_program_answers() {
+/// The README's blocks of C.
+fn readme() -> Vec<String> {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, rest) = readme.split_once("```c\n").expect("README.md has a C program");
-    let (program, _) = rest.split_once("```").expect("which ends");
-    let source = compile::scratch().join("program.c");
+    readme.split("```c\n").skip(1).map(|rest| rest.split_once("```").expect("a block that ends").0.to_owned()).collect()
+}
+
+/// Compiles a program and runs it on the repository's demo: what it prints, and whether it ended well.
+fn run_text(name: &str, program: &str, more: &[&str]) -> (String, bool) {
+    let source = compile::scratch().join(name);
     std::fs::write(&source, program).unwrap();
     let program = compilers()[0].program(source.to_str().unwrap(), &[]);
-    let output = finish(command(program).arg(root().join("examples/demo-model")), "the README's program");
-    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "18 + 46 = 64.");
+    let output = command(program).arg(root().join("examples/demo-model")).args(more).output().unwrap();
+    (String::from_utf8(output.stdout).unwrap().trim().to_owned(), output.status.success())
 }
 
 #[test]
-fn chat_answers_with_its_last_line() {
-    with_demo(|demo| {
-        for compiler in compilers() {
-            let mut run = command(compiler.program("examples/chat.c", &[]));
-            let question = "Extract name, age and city as JSON: Noah is 57 years old and lives in Nairobi.";
-            run.args(["--model", demo, "--system", "You are a helpful assistant.", "--temp", "0", "--stats", question]);
-            let output = finish(&mut run, "chat");
-            let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-            let answer = r#"[{"name": "Noah", "age": 57, "city": "Nairobi"}]"#;
-            assert_eq!(out.lines().last(), Some(answer), "{out}");
-            assert!(!out.contains('\u{1b}'), "no colours off a terminal");
-            assert!(err.contains("prompt ") && err.contains("reply "), "{err}");
-        }
-    });
+fn the_readmes_program_answers() {
+    assert_eq!(run_text("program.c", &readme()[0], &[]), ("18 + 46 = 64.".into(), true));
 }
 
 #[test]
-fn chat_keeps_what_was_said_over_turns() {
-    with_demo(|demo| {
-        let mut run = command(compilers()[0].program("examples/chat.c", &[]));
-        run.args(["--model", demo, "--temp", "0", "--no-think", "--stats", "--system", "Answer briefly."]);
-        let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let turns = "Mia is in the attic. Where is Mia?\nA \"quoted\" \\ line\twith a tab. Where is Mia?\n";
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), turns.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert!(output.status.success(), "{err}");
-        assert!(out.lines().filter(|line| !line.is_empty()).count() >= 2, "{out}");
-        let kept =
-            |line: &str| line.split(" tokens, ").nth(1).unwrap().split(' ').next().unwrap().parse::<u32>().unwrap();
-        let kept: Vec<_> = err.lines().filter(|line| line.starts_with("prompt ")).map(kept).collect();
-        assert!(kept.len() == 2 && kept[1] > 20, "the second turn computes all of it again: {err}");
-    });
+fn the_readmes_program_says_what_failed() {
+    let broken = readme()[0].replace("role", "roll");
+    let (text, well) = run_text("broken.c", &broken, &[]);
+    assert!(!well && text.contains("role"), "{text}");
+    let elsewhere = readme()[0].replace("argv[1], strlen(argv[1])", "\"nowhere\", 7");
+    let (text, well) = run_text("elsewhere.c", &elsewhere, &[]);
+    assert!(!well && text.contains("nowhere"), "{text}");
 }
 
+/// The README's lines about a picture in place of its program's chat.
 #[test]
-fn chat_fails_with_the_librarys_text() {
-    let program = compilers()[0].program("examples/chat.c", &[]);
-    let output = command(program).args(["--model", "no such folder", "hi"]).output().unwrap();
-    let err = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && output.stdout.is_empty());
-    assert!(err.contains("no such folder") && err.contains("LFM3_ERR_IO"), "{err}");
-}
-
-#[test]
-fn the_event_loop_ends_with_both_replies_and_its_frame_times() {
-    with_demo(|demo| {
-        for compiler in compilers() {
-            let mut run = command(compiler.program("examples/event_loop.c", &[]));
-            let output = finish(run.args(["--model", demo]), "event_loop");
-            let out = String::from_utf8(output.stdout).unwrap();
-            assert!(out.contains("Hugo") && out.contains("Nairobi"), "{out}");
-            assert!(out.lines().last().is_some_and(|line| line.starts_with("steps: median ")), "{out}");
-        }
-    });
+fn the_readmes_program_sees_a_picture() {
+    const READ: &str = "    static unsigned char bytes[1 << 20];\n    FILE *file = fopen(argv[2], \"rb\");\n    \
+                        size_t len = fread(bytes, 1, sizeof bytes, file);\n    fclose(file);\n";
+    let blocks = readme();
+    let is_chat = |line: &&str| line.starts_with("    const char *chat");
+    let program: String = blocks[0]
+        .lines()
+        .filter(|line| !is_chat(line))
+        .map(|line| if line.contains("set_chat") { format!("{READ}{}", blocks[1]) } else { format!("{line}\n") })
+        .collect();
+    assert_eq!(run_text("picture.c", &program, &[picture().to_str().unwrap()]), (SEEN.into(), true));
 }

@@ -5,7 +5,7 @@
 #define _GNU_SOURCE /* dladdr */
 #endif
 
-#include "check.h"
+#include "pictures.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -83,13 +83,18 @@ static int threads(void)
 
 static void reply(lfm3_model *model, lfm3_stream *stream)
 {
-    static const char chat[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Who is in the attic?\"}]}";
+    static const char chat[] = "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, "
+                               "{\"type\": \"text\", \"text\": \"Who is in the attic?\"}]}]}";
+    size_t len;
+    uint8_t *file = bmp_file(128, 96, 3, &len);
+    lfm3_media media = media_of_kind(LFM3_MEDIA_PICTURE, file, len);
     lfm3_event event = empty_event();
     lfm3_generate_params params;
     int32_t status;
     GIVES_OK(lfm3_generate_params_init(&params, sizeof params));
     params.max_tokens = 8;
-    GIVES_OK(lfm3_stream_set_chat(stream, chat, strlen(chat), NULL, 0));
+    GIVES_OK(lfm3_stream_set_chat(stream, chat, strlen(chat), &media, 1));
+    free(file);
     GIVES_OK(lfm3_stream_generate(stream, &params));
     while ((status = lfm3_stream_next(stream, &event)) != LFM3_DONE) {
         CHECK(status >= 0);

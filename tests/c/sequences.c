@@ -1,7 +1,8 @@
-/* Random calls on two models and a few streams: sets, generates, rewinds, cancels, frees in any order. None may crash,
- * hang, or answer a status that is not one. Usage: sequences CHECKPOINT COUNT SEED */
+/* Random calls on two models and a few streams: sets, generates, rewinds, cancels, frees in any order, with pictures
+ * and videos whole and broken. None may crash, hang, or answer a status that is not one.
+ * Usage: sequences CHECKPOINT COUNT SEED */
 
-#include "check.h"
+#include "pictures.h"
 
 #define MODELS 2
 #define STREAMS 4
@@ -23,6 +24,16 @@ static const char *const chats[] = {
     "{\"messages\": []}",
     "{\"messages\": [{\"role\": \"user\"}]}",
     "not JSON",
+};
+
+/* As many parts as the media that `set_seen` gives, or fewer. */
+static const char *const seen_chats[] = {
+    ("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, "
+     "{\"type\": \"text\", \"text\": \"What?\"}]}]}"),
+    ("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}, "
+     "{\"role\": \"assistant\", \"content\": \"So.\"}, {\"role\": \"user\", \"content\": [{\"type\": \"text\", "
+     "\"text\": \"And\"}, {\"type\": \"image\"}]}], \"enable_thinking\": false}"),
+    "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\"}]}]}",
 };
 
 static const char *const texts[] = {"", "a", " b", "Caf\xC3\xA9 ", "<|im_end|>", "one two three four five six seven"};
@@ -84,6 +95,62 @@ static void append(lfm3_stream *stream)
         known(lfm3_stream_append_tokens(stream, ids, any(4)));
 }
 
+/* One of a few pictures and videos, so that some come again; some are broken. The data is the caller's to free. */
+static lfm3_media any_media(uint8_t **data)
+{
+    static const uint32_t sides[] = {32, 64, 96};
+    static size_t sizes[2];
+    uint32_t width = sides[any(3)], height = sides[any(3)];
+    unsigned shade = any(2);
+    lfm3_media media;
+    size_t len = 0;
+    if (any(2) == 0) {
+        *data = bmp_file(width, height, shade, &len);
+        media = media_of_kind(LFM3_MEDIA_PICTURE, *data, len);
+        if (any(4) == 0)
+            media.data_len = any((uint32_t)len); /* seen at once, or when it is decoded */
+        if (any(4) == 0)
+            (*data)[any(BMP_HEADER)] = (uint8_t)any(256);
+    } else {
+        len = 3 * (size_t)width * height;
+        *data = (uint8_t *)malloc(len);
+        CHECK(*data != NULL);
+        stripes(*data, width, height, 3 * (size_t)width, shade);
+        media = rgb_picture(*data, width, height, any(4) == 0 ? any(400) : 0);
+        media.data_len = len;
+        if (any(3) == 0) {
+            media.kind = any(4) == 0 ? (int32_t)any(6) : LFM3_MEDIA_VIDEO_RGB;
+            media.height = height / 2;
+            media.frame_count = any(4);
+            media.fps = (double)any(4);
+            sizes[0] = any(9) == 0 ? SIZE_MAX : len / 2;
+            sizes[1] = len / 2;
+            media.frame_sizes = any(2) == 0 && media.frame_count <= 2 ? sizes : NULL;
+        }
+    }
+    return media;
+}
+
+static void append_media(lfm3_stream *stream)
+{
+    uint8_t *data = NULL;
+    lfm3_media media = any_media(&data);
+    known(lfm3_stream_append_media(stream, &media));
+    free(data);
+}
+
+static void set_seen(lfm3_stream *stream)
+{
+    const char *chat = seen_chats[any(sizeof seen_chats / sizeof *seen_chats)];
+    uint8_t *data[2] = {NULL, NULL};
+    lfm3_media media[2];
+    media[0] = any_media(&data[0]);
+    media[1] = any_media(&data[1]);
+    known(lfm3_stream_set_chat(stream, chat, strlen(chat), media, any(3)));
+    free(data[0]);
+    free(data[1]);
+}
+
 static void look(lfm3_stream *stream)
 {
     static float logits[8192];
@@ -114,7 +181,7 @@ static void stream_call(lfm3_stream **stream)
     const char *chat = chats[any(sizeof chats / sizeof *chats)];
     char error[64];
     known(lfm3_stream_length(*stream, &length));
-    switch (any(10)) {
+    switch (any(12)) {
     case 0: known(lfm3_stream_set_chat(*stream, chat, strlen(chat), NULL, 0)); break;
     case 1: append(*stream); break;
     case 2: generate(*stream); break;
@@ -124,6 +191,8 @@ static void stream_call(lfm3_stream **stream)
     case 6: look(*stream); break;
     case 7: set(*stream); break;
     case 8: known(lfm3_stream_error(*stream, error, sizeof error, NULL)); break;
+    case 9: append_media(*stream); break;
+    case 10: set_seen(*stream); break;
     default:
         if (any(4) == 0) {
             GIVES_OK(lfm3_stream_free(*stream));

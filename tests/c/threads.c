@@ -3,7 +3,7 @@
 
 #define _POSIX_C_SOURCE 200809L
 
-#include "check.h"
+#include "pictures.h"
 
 #include <pthread.h>
 
@@ -38,6 +38,8 @@ static void *step(void *unused)
 static void *talk(void *arg)
 {
     unsigned number = (unsigned)(size_t)arg;
+    uint8_t rgb[3 * 64 * 64];
+    lfm3_media media = rgb_picture(rgb, 64, 64, 3 * 64);
     int round;
     for (round = 0; round < ROUNDS; round++) {
         lfm3_stream *stream = NULL;
@@ -49,6 +51,11 @@ static void *talk(void *arg)
         stats.struct_size = sizeof stats;
         GIVES_OK(lfm3_stream_new(model, NULL, &stream));
         GIVES_OK(lfm3_stream_append_text(stream, "Mia is in the attic.", 20, 0));
+        if (round % 3 == 1) {
+            stripes(rgb, 64, 64, 3 * 64, number + (unsigned)round);
+            GIVES_OK(lfm3_stream_append_media(stream, &media));
+            memset(rgb, 0, sizeof rgb);
+        }
         GIVES_OK(lfm3_stream_generate(stream, NULL));
         while (events < most && (status = lfm3_stream_next(stream, &event)) != LFM3_DONE) {
             CHECK(status == LFM3_OK || status == LFM3_PENDING);
