@@ -141,11 +141,7 @@ fn beside(model: &Arc<Model>, pixels: &Pixels) -> Result<bool> {
         made += drain(&talking)?.tokens;
     }
     let seconds = start.elapsed().as_secs_f64();
-    println!(
-        "beside a reply: {} steps of {:.0} ms, {made} tokens made in {seconds:.1} s",
-        steps.count(),
-        ms(BUDGET)
-    );
+    println!("beside a reply: {} steps of {:.0} ms, {made} tokens made in {seconds:.1} s", steps.count(), ms(BUDGET));
     Ok(steps.print(made))
 }
 
