@@ -1,8 +1,10 @@
 //! The processor against sums of the reference's pixel values, bit for bit.
 
+use crate::files::written;
 use crate::formula::{data, frame, patches, picture_config, resize, rgb, shared, size, sum, video_config};
 use lfm3::error::Error;
 use lfm3::picture::config::PictureConfig;
+use lfm3::picture::decode::decode;
 use lfm3::picture::video::pairs;
 use lfm3::picture::{Pixels, Size};
 use serde::Deserialize;
@@ -39,12 +41,12 @@ pub fn processed(config: &PictureConfig, pixels: &Pixels) -> Result<([u32; 3], S
     Ok(([1, grid.rows, grid.cols], sum(&patches(config, [&resized, &resized], grid))))
 }
 
-/// The picture of a row, flattened as a decoder flattens it.
+/// The picture of a row; one with alpha or of grey as a file that is decoded.
 fn picture(row: &Row) -> Pixels {
     let size = size(row.width, row.height);
     match row.kind.as_str() {
         "rgb" => rgb(size),
-        _ => return rgb(size),
+        kind => decode(&written(size, kind)).unwrap(),
     }
 }
 
@@ -62,7 +64,8 @@ fn check(row: &Row, found: Result<([u32; 3], String), Error>) {
 
 #[test]
 fn every_picture_has_the_references_bits() {
-    let rows: Vec<Row> = rows().into_iter().filter(|row| row.kind == "rgb").collect();
+    let rows: Vec<Row> = rows().into_iter().filter(|row| row.kind != "clip").collect();
+    assert_eq!(rows.len(), 44);
     assert_eq!(rows.iter().filter(|row| row.error.is_some()).count(), 4);
     for row in &rows {
         check(row, processed(&picture_config(&row.processor), &picture(row)));
@@ -105,4 +108,52 @@ fn the_rows_shipped_are_the_rows_shared() {
     let key = |row: &Row| (row.processor.clone(), row.kind.clone(), row.width, row.height, row.total);
     let of = |rows: &[Row]| rows.iter().map(|row| (key(row), row.sha256.clone(), row.grid_thw)).collect::<Vec<_>>();
     assert_eq!(of(&rows()), of(&theirs));
+}
+
+/// A case whose pictures the reference read from files.
+#[derive(Deserialize)]
+struct Case {
+    pictures: Vec<String>,
+    grid_thw: Vec<[u32; 3]>,
+    pixel_values_sha256: String,
+}
+
+fn check_case(case: &Case, file: impl Fn(&str) -> Vec<u8>) {
+    let config = picture_config("demo");
+    let (mut grids, mut values) = (Vec::new(), Vec::new());
+    for name in &case.pictures {
+        let pixels = decode(&file(name)).unwrap();
+        let to = config.resized(pixels.size).unwrap();
+        let (resized, grid) = (resize(&pixels, to), config.grid(to));
+        grids.push([1, grid.rows, grid.cols]);
+        values.extend(patches(&config, [&resized, &resized], grid));
+    }
+    assert_eq!(grids, case.grid_thw, "{:?}", case.pictures);
+    assert_eq!(sum(&values), case.pixel_values_sha256, "{:?}", case.pictures);
+}
+
+#[test]
+fn pictures_from_files_have_the_references_bits() {
+    let cases: Vec<Case> = serde_json::from_slice(&data("cases.json")).unwrap();
+    assert!(cases.len() >= 4 && cases.iter().any(|case| case.pictures.len() == 2));
+    cases.iter().for_each(|case| check_case(case, data));
+}
+
+#[test]
+fn shared_pictures_have_the_references_bits() {
+    let Some(shared) = shared() else { return };
+    let oracle = shared.join("oracle");
+    let cases = std::fs::read(oracle.join("lfm3-vl-demo/cases.json")).unwrap();
+    let cases: Vec<serde_json::Value> = serde_json::from_slice(&cases).unwrap();
+    let mut seen = 0;
+    for case in cases.into_iter().filter(|case| case["pixel_values_sha256"].is_string()) {
+        let messages = case["messages"].as_array().unwrap();
+        let parts = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
+        let pictures: Vec<String> = parts.filter_map(|part| part["path"].as_str()).map(str::to_string).collect();
+        let grid_thw = serde_json::from_value(case["grid_thw"].clone()).unwrap();
+        let pixel_values_sha256 = case["pixel_values_sha256"].as_str().unwrap().to_string();
+        seen += pictures.len();
+        check_case(&Case { pictures, grid_thw, pixel_values_sha256 }, |name| std::fs::read(oracle.join(name)).unwrap());
+    }
+    assert!(seen >= 7, "{seen} pictures");
 }
