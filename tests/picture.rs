@@ -12,6 +12,8 @@ mod files;
 mod formula;
 #[path = "picture/hostile.rs"]
 mod hostile;
+#[path = "picture/memory.rs"]
+mod memory;
 #[path = "picture/oracle.rs"]
 mod oracle;
 #[path = "picture/resizing.rs"]

@@ -7,6 +7,9 @@ const WEBP_MOST_TABLE_BYTES: u64 = 65_536 * 5 * 6144;
 /// Most bytes of code tables that a byte of a WebP file can ask for.
 const WEBP_TABLE_RATIO: u64 = 400;
 
+/// Most bytes of a lossy frame's part, taken before it is known whether the file has them.
+const WEBP_PART_BYTES: u64 = 1 << 24;
+
 /// What decides how much memory a JPEG takes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct JpegFacts {
@@ -48,7 +51,7 @@ pub(super) fn jpeg(file: &[u8]) -> Result<JpegFacts, String> {
     Err("the file has no scan".into())
 }
 
-/// Checks a WebP's chunks and tells how many bytes of code tables they can ask for.
+/// Checks a WebP's chunks and tells how many bytes they can ask for besides planes and frames.
 ///
 /// A lossy frame larger than its canvas is refused: its decoder would find out only afterwards.
 pub(super) fn webp(file: &[u8], canvas: Size) -> Result<u64, String> {
@@ -67,8 +70,12 @@ fn chunks(mut rest: &[u8], canvas: Size, outer: bool) -> Result<u64, String> {
                 if size.width > canvas.width || size.height > canvas.height {
                     return Err(format!("a frame of {size} is larger than the canvas of {canvas}"));
                 }
+                tables = tables.max(WEBP_PART_BYTES);
             }
-            b"VP8L" | b"ALPH" => tables = tables.max((data.len() as u64 * WEBP_TABLE_RATIO).min(WEBP_MOST_TABLE_BYTES)),
+            b"VP8L" | b"ALPH" => {
+                let most = (data.len() as u64 * WEBP_TABLE_RATIO).min(WEBP_MOST_TABLE_BYTES);
+                tables = tables.max(most);
+            }
             b"ANMF" if outer => tables = tables.max(chunks(data.get(16..).unwrap_or(&[]), canvas, false)?),
             _ => {}
         }

@@ -76,8 +76,8 @@ pub fn header(file: &[u8]) -> Result<Header> {
 
 /// Decodes a file.
 ///
-/// Alpha is composited onto white, rounding half up as everywhere: (value * alpha + 255 * (255 - alpha)) / 255. Grey and
-/// palettes become RGB. Of 16 bits the higher 8 are kept.
+/// Alpha is composited onto white: (value * alpha + 255 * (255 - alpha)) / 255, rounded to the nearest. Grey and palettes
+/// become RGB. Of 16 bits the higher 8 are kept.
 ///
 /// # Errors
 /// As [`header`], and `Format` where what follows it is broken or cut off.
@@ -227,7 +227,8 @@ fn held(format: Format, file: u64, size: Size, color: ColorType, jpeg: JpegFacts
     let padded = |side: u32| (u64::from(side) + 1).next_multiple_of(64);
     let padded = padded(size.width) * padded(size.height);
     let decoding = match format {
-        Format::Png => file + PNG_METADATA_BYTES,
+        // Buffers of metadata grow by being copied.
+        Format::Png => 2 * (file + PNG_METADATA_BYTES),
         // The file is copied, and its metadata; where it takes several scans, all coefficients are held.
         Format::Jpeg => 3 * file + if jpeg.scans { 2 * padded * u64::from(jpeg.components) } else { 0 },
         // Planes of a lossy frame, its alpha as four values and as one, the frame, the canvas.

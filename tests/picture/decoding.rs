@@ -156,16 +156,15 @@ fn lossy_formats_come_near_another_decoder() {
     // Decoders round the inverse transform and the colours in ways of their own: two steps. Where colour is stored at
     // half the size they also fill in differently.
     let near = [
-        ("baseline.jpg", "baseline.png", Format::Jpeg, 2, 0.5),
-        ("progressive.jpg", "progressive.png", Format::Jpeg, 2, 0.5),
-        ("grey.jpg", "grey.png", Format::Jpeg, 1, 0.2),
-        ("cmyk.jpg", "cmyk.png", Format::Jpeg, 3, 1.0),
-        ("halved.jpg", "halved.png", Format::Jpeg, 6, 1.0),
-        ("lossy.webp", "lossy.png", Format::WebP, 2, 0.5),
+        ("baseline.jpg", "baseline.png", Format::Jpeg, 2, 0.05),
+        ("progressive.jpg", "progressive.png", Format::Jpeg, 2, 0.05),
+        ("grey.jpg", "grey.png", Format::Jpeg, 1, 0.05),
+        ("cmyk.jpg", "cmyk.png", Format::Jpeg, 1, 0.05),
+        ("halved.jpg", "halved.png", Format::Jpeg, 4, 0.4),
+        ("lossy.webp", "lossy.png", Format::WebP, 1, 0.05),
     ];
     for (name, expected, format, largest, mean) in near {
         let found = difference(name, expected, format);
-        println!("{name}: {found:?}");
         assert!(found.0 <= largest && found.1 <= mean, "{name}: off by {found:?}");
     }
     let other = difference("baseline.jpg", "grey.png", Format::Jpeg);
