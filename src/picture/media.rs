@@ -85,7 +85,7 @@ impl GivenFrame<'_> {
     fn size(&self) -> Result<Size> {
         match self {
             GivenFrame::File(file) => Ok(decode::header(file)?.size),
-            GivenFrame::Rgb { data, size, stride } => decode::check_rgb(data, *size, *stride).map(|()| *size),
+            GivenFrame::Rgb { data, size, stride } => decode::check_rgb(data, *size, *stride).map(|_| *size),
         }
     }
 
@@ -121,7 +121,7 @@ impl GivenFrame<'_> {
 }
 
 fn pixel_bytes(size: Size) -> u64 {
-    3 * u64::from(size.width) * u64::from(size.height)
+    3 * size.area()
 }
 
 /// Takes what hosts give, for one model.

@@ -1,11 +1,14 @@
 //! Pictures and videos on their way to the vision tower: file to pixels, pixels to the size the model wants, pixels to
 //! rows of patches.
 //!
-//! `decode` reads files; `config` is what the checkpoint says of sizes and normalization; `size` chooses the size to
-//! scale to; `resize` scales; `patches` cuts; `video` chooses frames and names their times.
+//! `media` is what hosts give, on its way from step to step. `decode` reads files; `config` is what the checkpoint says
+//! of sizes and normalization; `size` chooses the size to scale to; `resize` scales; `patches` cuts; `video` chooses
+//! frames and names their times.
 
 pub mod config;
+mod container;
 pub mod decode;
+mod flatten;
 pub mod media;
 pub mod patches;
 pub mod resize;
