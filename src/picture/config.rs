@@ -26,7 +26,7 @@ const CAP_SLACK: f64 = 1.05;
 /// Processors that work as described here, by a part of their names.
 const PROCESSORS: [&str; 3] = ["Qwen2VL", "Qwen3VL", "Lfm3"];
 /// What would change the pixels in ways not done here, where it is true.
-const REFUSED_WHEN_TRUE: [&str; 4] = ["do_center_crop", "do_pad", "do_image_splitting", "do_reduce_labels"];
+const REFUSED_WHEN_TRUE: [&str; 3] = ["do_center_crop", "do_pad", "do_image_splitting"];
 /// What is always done here.
 const REFUSED_WHEN_FALSE: [&str; 4] = ["do_resize", "do_rescale", "do_normalize", "do_convert_rgb"];
 

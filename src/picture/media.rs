@@ -10,6 +10,7 @@ use crate::state::{ByteBudget, Reservation};
 use crate::text::MediaText;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -62,7 +63,6 @@ pub struct Medium {
 }
 
 /// One look of the tower: a frame, or two frames that follow one another.
-#[derive(Debug)]
 pub struct View {
     key: Key,
     config: Arc<PictureConfig>,
@@ -72,7 +72,6 @@ pub struct View {
 }
 
 /// A frame on its way to the size the tower wants, with its share of the byte budget.
-#[derive(Debug)]
 enum Frame {
     File(Vec<u8>, Reservation),
     Pixels(Pixels, Reservation),
@@ -216,6 +215,12 @@ impl MediaReader {
             frames: frames.collect::<Result<Vec<_>>>()?,
             budget: self.budget.clone(),
         }))
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "view of {} frames, {}", self.frames.len(), self.resized)
     }
 }
 

@@ -38,7 +38,7 @@ fn a_tool_question_is_answered_by_a_call_with_the_oracles_arguments() {
     let chats = tool_chats();
     for (chat, text) in &chats {
         let stream = stream(&model);
-        stream.set_chat(&chat.to_string()).unwrap();
+        stream.set_chat(&chat.to_string(), &[]).unwrap();
         stream.generate(&greedy()).unwrap();
         let heard = run(&model, &stream);
         assert_eq!((heard.text.as_str(), heard.done), ("", Some(DoneReason::StopToken)), "{heard:?}");
@@ -57,7 +57,7 @@ fn arguments_are_typed_by_the_tools_of_the_last_chat() {
         tool_chats().into_iter().find(|(_, text)| text.contains("<function=add>")).expect("a sum in the oracle");
     let stream = stream(&model);
     let call_of = |chat: &Value| {
-        stream.set_chat(&chat.to_string()).unwrap();
+        stream.set_chat(&chat.to_string(), &[]).unwrap();
         stream.generate(&greedy()).unwrap();
         let calls = run(&model, &stream).calls;
         serde_json::from_str::<Value>(&calls[0][1]).unwrap()
@@ -76,14 +76,14 @@ fn a_call_kept_in_the_chat_and_answered_goes_on_from_what_the_stream_holds() {
     let model = open(2);
     let (mut chat, text) = tool_chats().swap_remove(0);
     let stream = stream(&model);
-    stream.set_chat(&chat.to_string()).unwrap();
+    stream.set_chat(&chat.to_string(), &[]).unwrap();
     stream.generate(&greedy()).unwrap();
     let heard = run(&model, &stream);
     let held = stream.length().unwrap();
     let messages = chat["messages"].as_array_mut().unwrap();
     messages.push(json!({"role": "assistant", "content": heard.calls[0][2]}));
     messages.push(json!({"role": "tool", "content": "{\"sum\": 781}"}));
-    stream.set_chat(&chat.to_string()).unwrap();
+    stream.set_chat(&chat.to_string(), &[]).unwrap();
     stream.generate(&greedy()).unwrap();
     let answer = run(&model, &stream);
     assert_eq!((answer.text.as_str(), &answer.calls[..]), ("347 plus 434 is 781.", &[][..]), "{text}");
@@ -93,7 +93,7 @@ fn a_call_kept_in_the_chat_and_answered_goes_on_from_what_the_stream_holds() {
     let [name, arguments, _] = &heard.calls[0];
     let call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
     chat["messages"][1] = json!({"role": "assistant", "content": null, "tool_calls": [call]});
-    stream.set_chat(&chat.to_string()).unwrap();
+    stream.set_chat(&chat.to_string(), &[]).unwrap();
     let prompt = stream.tokens().unwrap();
     assert_eq!(prompt, tokens[..prompt.len()]);
 }
