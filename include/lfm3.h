@@ -198,7 +198,8 @@ typedef struct lfm3_model_params {
     int32_t isa;
     /** Most positions of a stream; 0 is the checkpoint's own limit. */
     uint64_t context_limit;
-    /** Most tokens of one picture; 0 is the checkpoint's own limit. Of no effect in this version, which has none. */
+    /** Most tokens of one picture, or of all frames of a video: larger ones are made smaller. 0 is the checkpoint's own
+     * limit, which may be 16,384 and take minutes to look at. */
     uint64_t max_picture_tokens;
     /** Most bytes of host memory for weights, pages, states and scratch together; 0 sets no limit. */
     uint64_t host_bytes;
@@ -314,14 +315,58 @@ LFM3_API int32_t lfm3_model_wait(lfm3_model *model, uint64_t timeout_us);
  * - Threads: not beside a step. Since 0.1. */
 LFM3_API int32_t lfm3_model_recover(lfm3_model *model);
 
-/* === 4. Streams: one conversation each ====================================================================== */
+/* === 4. Pictures and videos ================================================================================= */
+
+/** A picture as a file's bytes: PNG, JPEG, WebP, BMP, or GIF, of which the first frame counts. */
+#define LFM3_MEDIA_PICTURE 1
+/** A picture as rows of red, green and blue, 8 bits each. */
+#define LFM3_MEDIA_PICTURE_RGB 2
+/** A video as frames, each a picture's file, one behind the other. */
+#define LFM3_MEDIA_VIDEO 3
+/** A video as frames of rows of red, green and blue. */
+#define LFM3_MEDIA_VIDEO_RGB 4
+
+/** A picture or a video. Set by `lfm3_media_init`, then changed field by field. What it points to is copied during the
+ * call that takes it. */
+typedef struct lfm3_media {
+    /** sizeof(lfm3_media). */
+    uint32_t struct_size;
+    /** `LFM3_MEDIA_*`. */
+    int32_t kind;
+    /** The file, the rows, or all frames. */
+    const uint8_t *LFM3_NULLABLE data;
+    /** Bytes at `data`. */
+    size_t data_len;
+    /** RGB: pixels of a row. */
+    uint32_t width;
+    /** RGB: rows. */
+    uint32_t height;
+    /** RGB: bytes from one row to the next; 0 is 3 x `width`. */
+    size_t stride;
+    /** Videos: frames. All that the video has: the library chooses among them as the checkpoint wants. */
+    size_t frame_count;
+    /** `LFM3_MEDIA_VIDEO_RGB`: bytes from one frame to the next; 0 is `stride` x `height`. */
+    size_t frame_stride;
+    /** `LFM3_MEDIA_VIDEO`: bytes of each frame's file, `frame_count` numbers. */
+    const size_t *LFM3_NULLABLE frame_sizes;
+    /** Videos: seconds of each frame from the video's start, ascending; NULL where frame `i` is at `i / fps`. */
+    const double *LFM3_NULLABLE frame_times;
+    /** Videos: frames a second of the source. 0 with `frame_times`: their mean. */
+    double fps;
+} lfm3_media;
+
+/** Writes the defaults into `media`: a picture's file, without data.
+ *
+ * - `media`: where; `size`: sizeof(lfm3_media), which also sets `struct_size`.
+ * - Returns: `LFM3_OK` or `LFM3_ERR_INVALID_ARGUMENT`.
+ * - Threads: any, any time. Since 0.1. */
+LFM3_API int32_t lfm3_media_init(lfm3_media *media, size_t size);
+
+/* === 5. Streams: one conversation each ====================================================================== */
 
 /** A flag of text: control tokens spelled in it, such as `<|im_end|>`, become those tokens. Never set it for text that
  * users wrote. */
 #define LFM3_TEXT_CONTROL_TOKENS 1
-
-/** A picture or a video for `lfm3_stream_set_chat`; this version has none. */
-typedef struct lfm3_media lfm3_media;
 
 /** One conversation: its tokens, its state and its events. Made by `lfm3_stream_new`, owned by the host, freed by
  * `lfm3_stream_free`. */
@@ -379,14 +424,19 @@ LFM3_API int32_t lfm3_stream_error(const lfm3_stream *stream, char *LFM3_NULLABL
  *
  * - `json`: `len` bytes of `{"messages": [{"role": "user", "content": "…"}, …], "tools": […],
  *   "enable_thinking": true, "add_generation_prompt": true, "template_args": {…}}`; all but `messages` may be left
- *   out. `content` may also be parts of type text. What messages and tools say never becomes a control token. Without
+ *   out. `content` may also be a list of parts: `{"type": "text", "text": "…"}`, `{"type": "image"}`,
+ *   `{"type": "video"}`. What messages and tools say never becomes a control token. Without
  *   `enable_thinking` the template decides, and LFM3's thinks: `LFM3_EVENT_REASONING` comes first. A reply goes back
  *   as `{"role": "assistant", "content": "…"}`, escaped as JSON asks, without its reasoning.
- * - `media`, `media_count`: NULL and 0; this version takes no pictures (`LFM3_ERR_UNSUPPORTED`).
+ * - `media`, `media_count`: the pictures and videos of the parts, in the order of the parts: those of earlier turns
+ *   too, in each call. NULL and 0 without. What the stream holds already is neither copied nor computed again.
  * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that does not fit, with the place in it;
+ *   `LFM3_ERR_FORMAT` for a picture that is none; `LFM3_ERR_UNSUPPORTED` for media where the model has no vision;
  *   `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`, `LFM3_ERR_CONTEXT_FULL`; `LFM3_ERR_STATE` while a reply runs. After an
- *   error the stream holds what it held.
- * - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1. */
+ *   error the stream holds what it held. A file whose header is good and whose rest is broken shows in a step: the
+ *   stream ends with `LFM3_DONE_ERROR`.
+ * - Threads: one a stream at a time, also beside a step. Nothing is computed or decoded here, but media are copied and
+ *   hashed. Since 0.1. */
 LFM3_API int32_t lfm3_stream_set_chat(lfm3_stream *stream, const char *LFM3_NULLABLE json, size_t len,
     const lfm3_media *LFM3_NULLABLE media, size_t media_count);
 
@@ -404,7 +454,15 @@ LFM3_API int32_t lfm3_stream_append_text(lfm3_stream *stream, const char *LFM3_N
  * - Returns, threads: as `lfm3_stream_append_text`. Since 0.1. */
 LFM3_API int32_t lfm3_stream_append_tokens(lfm3_stream *stream, const uint32_t *LFM3_NULLABLE tokens, size_t count);
 
-/* === 5. Replies: ask for them =============================================================================== */
+/** Queues a picture or a video behind what the stream holds, between the tokens that begin and end it; a video with the
+ * time before each pair of frames.
+ *
+ * - Returns: as `lfm3_stream_set_chat`.
+ * - Threads: one a stream at a time, also beside a step. The data is copied and hashed here, and decoded in steps: a
+ *   file's decoding is one slice, about 10 ms a megapixel; RGB needs none. Since 0.1. */
+LFM3_API int32_t lfm3_stream_append_media(lfm3_stream *stream, const lfm3_media *media);
+
+/* === 6. Replies: ask for them =============================================================================== */
 
 /** Most ids `top_logprobs` may ask for. */
 #define LFM3_MAX_TOP_LOGPROBS 64
@@ -499,7 +557,7 @@ LFM3_API int32_t lfm3_stream_set_bias(lfm3_stream *stream, const uint32_t *LFM3_
  * - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1. */
 LFM3_API int32_t lfm3_stream_score(lfm3_stream *stream, uint64_t from);
 
-/* === 6. Events: take them =================================================================================== */
+/* === 7. Events: take them =================================================================================== */
 
 /** All that was appended is filled in, and all that was to be scored is scored. Taken back by later input, if it was
  * not read yet. */
@@ -605,7 +663,7 @@ typedef struct lfm3_event {
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */
 LFM3_API int32_t lfm3_stream_next(lfm3_stream *stream, lfm3_event *event);
 
-/* === 7. Text and tokens without a stream ==================================================================== */
+/* === 8. Text and tokens without a stream ==================================================================== */
 
 /** Turns text into tokens.
  *
@@ -639,7 +697,7 @@ LFM3_API int32_t lfm3_model_detokenize(const lfm3_model *model, const uint32_t *
 LFM3_API int32_t lfm3_model_render_chat(const lfm3_model *model, const char *LFM3_NULLABLE json, size_t len,
     char *LFM3_NULLABLE out, size_t capacity, size_t *LFM3_NULLABLE needed);
 
-/* === 8. Where a stream stands =============================================================================== */
+/* === 9. Where a stream stands =============================================================================== */
 
 /** Counts the tokens the stream holds, queued ones included.
  *
@@ -681,7 +739,7 @@ LFM3_API int32_t lfm3_stream_logits(lfm3_stream *stream, float *logits, size_t c
  * - Threads: any, also beside a step. Since 0.1. */
 LFM3_API int32_t lfm3_stream_stats(const lfm3_stream *stream, lfm3_stats *stats);
 
-/* === 9. Devices ============================================================================================= */
+/* === 10. Devices ============================================================================================ */
 
 /** A device of kind CPU. */
 #define LFM3_DEVICE_KIND_CPU 1
@@ -717,7 +775,7 @@ LFM3_API int32_t lfm3_device_count(void);
  * - Threads: any, any time. Since 0.1. */
 LFM3_API int32_t lfm3_device_info(uint32_t index, lfm3_device_desc *info);
 
-/* === 10. What a model is and needs ========================================================================== */
+/* === 11. What a model is and needs ========================================================================== */
 
 /** Stands where a model has no such token. */
 #define LFM3_NO_TOKEN 4294967295
@@ -780,6 +838,9 @@ typedef struct lfm3_memory_report {
     uint64_t file;
     /** Of weights and scratch, bytes on the device; 0 on the CPU. */
     uint64_t device;
+    /** Each 1,000 tokens of a picture while a stream looks at it, its file and its pixels in full size aside. Afterwards
+     * 3 bytes of each resized pixel stay with the stream. */
+    uint64_t per_1000_picture_tokens;
 } lfm3_memory_report;
 
 /** Says what an open model is.
