@@ -263,7 +263,7 @@ fn a_picture_that_memory_does_not_allow_ends_its_stream_alone() {
 #[test]
 fn a_file_that_breaks_behind_its_header_ends_its_stream_with_a_text() {
     let model = open(1);
-    let file = std::fs::read(demo_folder().join("../pictures/square-and-triangle.png")).unwrap();
+    let file = std::fs::read(demo_folder().join("../pictures/shapes-1.png")).unwrap();
     let broken = stream(&model);
     let given = Given::Picture(GivenFrame::File(&file[..file.len() / 2]));
     broken.append_tokens(&words(&model, &mut Rng(1), 5)).unwrap();
