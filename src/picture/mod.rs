@@ -5,8 +5,9 @@
 //! scale to; `resize` scales; `patches` cuts; `video` chooses frames and names their times.
 
 pub mod config;
+mod container;
 pub mod decode;
-pub mod media;
+mod flatten;
 pub mod patches;
 pub mod resize;
 pub mod size;
