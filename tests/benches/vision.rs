@@ -1,8 +1,8 @@
 //! What a picture costs a model with vision: memory, the tower's time, the time to read its rows, and how long steps
 //! take while a stream looks at one beside another that decodes. Files are timed apart: the pictures are given as RGB.
 //!
-//! `cargo bench --bench vision -- FOLDER [--threads N] [--width N] [--height N]`; fails where `step_time` would. Says so,
-//! and no more, where the model has no vision. Meant for a quiet machine.
+//! `cargo bench --bench vision -- FOLDER [--threads N] [--width N] [--height N]`; fails where `step_time` would.
+//! Says so, and no more, where the model has no vision. Meant for a quiet machine.
 
 mod drive;
 mod memory;
@@ -107,8 +107,8 @@ fn alone(model: &Arc<Model>, pixels: &Pixels) -> Result<()> {
     }
     let (seconds, stats) = (start.elapsed().as_secs_f64(), stream.stats()?);
     println!(
-        "picture: {} x {} pixels, {} tokens with those around; resizing and tower {:.2} s, prompt {:.2} s, {seconds:.2} s \
-         together",
+        "picture: {} x {} pixels, {} tokens with those around; resizing and tower {:.2} s, prompt {:.2} s, \
+         {seconds:.2} s together",
         pixels.size.width,
         pixels.size.height,
         stats.length,

@@ -110,6 +110,20 @@ fn chat_names_the_file_it_cannot_use_and_goes_on() {
 }
 
 #[test]
+fn a_model_without_vision_says_so_of_the_picture() {
+    let blind = root().join("../shared/checkpoints/lfm3-demo-4bit-g32");
+    if !blind.exists() {
+        eprintln!("skipped: no checkpoint without vision");
+        return;
+    }
+    let mut run = command(compilers()[0].program("examples/chat.c", &[]));
+    let output = run.arg("--model").arg(blind).arg("--image").arg(picture()).arg("What?").output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && output.stdout.is_empty());
+    assert!(err.contains(PICTURE) && err.contains("LFM3_ERR_UNSUPPORTED"), "{err}");
+}
+
+#[test]
 fn chat_takes_a_folder_of_frames_as_a_video() {
     with_demo(|demo| {
         let folder = compile::scratch();

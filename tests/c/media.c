@@ -101,10 +101,13 @@ static void pictures(void)
     media = media_of_kind(LFM3_MEDIA_PICTURE, file, SIZE_MAX);
     REFUSED(LFM3_ERR_LIMIT, media);
     media = media_of_kind(LFM3_MEDIA_PICTURE, (const uint8_t *)text, sizeof text);
-    REFUSED(LFM3_ERR_FORMAT, media);
-    for (i = 1; i < 24; i++) { /* the file ends within its header */
+    REFUSED(LFM3_ERR_UNSUPPORTED, media);
+    for (i = 1; i < 24; i++) { /* the file ends within its format's mark, or within its header */
         media = media_of_kind(LFM3_MEDIA_PICTURE, file, i);
-        REFUSED(LFM3_ERR_FORMAT, media);
+        if (i < 8)
+            REFUSED(LFM3_ERR_UNSUPPORTED, media);
+        else
+            REFUSED(LFM3_ERR_FORMAT, media);
     }
     for (i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         media = media_of_kind(kinds[i], file, file_len);
@@ -147,12 +150,12 @@ static void rows(void)
     media = good;
     media.width = media.height = UINT32_MAX;
     media.stride = 0;
-    CHECK(lfm3_stream_append_media(stream, &media) < 0);
+    REFUSED(LFM3_ERR_LIMIT, media);
     media = good;
     media.width = 1;
     media.height = 201; /* 1 : 200 is the most */
     media.stride = 3;
-    CHECK(lfm3_stream_append_media(stream, &media) < 0);
+    REFUSED(LFM3_ERR_UNSUPPORTED, media);
     media.height = 200;
     CHECK(taken(&media) > 0);
 }
@@ -193,7 +196,7 @@ static void video_frames(void)
     REFUSED(LFM3_ERR_INVALID_ARGUMENT, media);
     sizes[1] = 0; /* no frame there, and the third has too many bytes, which files may */
     sizes[2] = 2 * small_len;
-    REFUSED(LFM3_ERR_FORMAT, media);
+    REFUSED(LFM3_ERR_UNSUPPORTED, media);
     sizes[1] = sizes[2] = small_len;
     put_u32(frames + small_len + 18, 48); /* the second frame says 48 x 48 */
     REFUSED(LFM3_ERR_INVALID_ARGUMENT, media);

@@ -166,27 +166,29 @@ fn readme() -> Vec<String> {
     readme.split("```c\n").skip(1).map(|rest| rest.split_once("```").expect("a block that ends").0.to_owned()).collect()
 }
 
-/// Compiles a program and runs it on the repository's demo: what it prints, and whether it ended well.
-fn run_text(name: &str, program: &str, more: &[&str]) -> (String, bool) {
+/// The repository's demo model, from the repository.
+const DEMO: &str = "examples/demo-model";
+
+/// Compiles a program and runs it in the repository: what it prints, and whether it ended well.
+fn run_text(name: &str, program: &str, args: &[&str]) -> (String, bool) {
     let source = compile::scratch().join(name);
     std::fs::write(&source, program).unwrap();
     let program = compilers()[0].program(source.to_str().unwrap(), &[]);
-    let output = command(program).arg(root().join("examples/demo-model")).args(more).output().unwrap();
+    let output = command(program).current_dir(root()).args(args).output().unwrap();
     (String::from_utf8(output.stdout).unwrap().trim().to_owned(), output.status.success())
 }
 
 #[test]
 fn the_readmes_program_answers() {
-    assert_eq!(run_text("program.c", &readme()[0], &[]), ("18 + 46 = 64.".into(), true));
+    assert_eq!(run_text("program.c", &readme()[0], &[DEMO]), ("18 + 46 = 64.".into(), true));
 }
 
 #[test]
 fn the_readmes_program_says_what_failed() {
     let broken = readme()[0].replace("role", "roll");
-    let (text, well) = run_text("broken.c", &broken, &[]);
+    let (text, well) = run_text("broken.c", &broken, &[DEMO]);
     assert!(!well && text.contains("role"), "{text}");
-    let elsewhere = readme()[0].replace("argv[1], strlen(argv[1])", "\"nowhere\", 7");
-    let (text, well) = run_text("elsewhere.c", &elsewhere, &[]);
+    let (text, well) = run_text("elsewhere.c", &readme()[0], &["nowhere"]);
     assert!(!well && text.contains("nowhere"), "{text}");
 }
 
@@ -202,5 +204,5 @@ fn the_readmes_program_sees_a_picture() {
         .filter(|line| !is_chat(line))
         .map(|line| if line.contains("set_chat") { format!("{READ}{}", blocks[1]) } else { format!("{line}\n") })
         .collect();
-    assert_eq!(run_text("picture.c", &program, &[picture().to_str().unwrap()]), (SEEN.into(), true));
+    assert_eq!(run_text("picture.c", &program, &[DEMO, picture().to_str().unwrap()]), (SEEN.into(), true));
 }
