@@ -1,7 +1,7 @@
 //! Damaged files and chats: a result or an error, in time, and never a panic.
 
 use super::rng::Rng;
-use super::support::{checkpoint_file, demo_tokenizer, rendered};
+use super::support::{checkpoint_file, rendered};
 use lfm3::text::{ChatTemplate, SpecialTokens, Tokenizer, choose_template, special_tokens};
 use std::time::{Duration, Instant};
 
