@@ -838,8 +838,8 @@ typedef struct lfm3_memory_report {
     uint64_t file;
     /** Of weights and scratch, bytes on the device; 0 on the CPU. */
     uint64_t device;
-    /** Each 1,000 tokens of a picture while a stream looks at it, its file and its pixels in full size aside. Afterwards
-     * 3 bytes of each resized pixel stay with the stream. */
+    /** Each 1,000 tokens of a picture while a stream looks at it, its file and its pixels in full size aside.
+     * Afterwards 3 bytes of each resized pixel stay with the stream. */
     uint64_t per_1000_picture_tokens;
 } lfm3_memory_report;
 

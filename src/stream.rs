@@ -209,7 +209,8 @@ impl Stream {
         self.append(tokens, |_| Vec::new(), "append_tokens")
     }
 
-    /// Queues a picture or a video between its start and end tokens. Headers are checked now, decoding is work of steps.
+    /// Queues a picture or a video between its start and end tokens. Headers are checked now, decoding is work of
+    /// steps.
     pub fn append_media(&self, given: &Given) -> Result<()> {
         drop(self.idle("append_media")?);
         let medium = self.take(given)?;
@@ -234,8 +235,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Renders a chat, keeps the common prefix with what the stream holds, queues the rest. Parts of type image and video
-    /// take the next of `media`.
+    /// Renders a chat, keeps the common prefix with what the stream holds, queues the rest. Parts of type image and
+    /// video take the next of `media`.
     pub fn set_chat(&self, json: &str, media: &[Given]) -> Result<()> {
         drop(self.idle("set_chat")?);
         let media = media.iter().map(|given| self.take(given)).collect::<Result<Vec<Medium>>>()?;

@@ -1,7 +1,7 @@
 //! An open model: weights, backend and the streams it steps.
 //!
-//! `options` is what the host asks for, `sizes` what that takes, `info` what the model then is; `vision` is the part that
-//! sees; `slots` are the streams' places in the backend.
+//! `options` is what the host asks for, `sizes` what that takes, `info` what the model then is; `vision` is the part
+//! that sees; `slots` are the streams' places in the backend.
 
 mod info;
 mod options;

@@ -139,12 +139,12 @@ pub(super) unsafe fn given<'a>(media: *const lfm3_media) -> Result<Given<'a>> {
                 let count = media.frame_count;
                 return Err(invalid(format!("frame_count is {count}, expected 1 to {MAX_VIDEO_FRAMES}")));
             }
-            // SAFETY: the host promises `frame_count` numbers where the pointers are not NULL.
-            let frames = match media.kind {
-                LFM3_MEDIA_VIDEO => {
-                    file_frames(data, unsafe { args::slice(media.frame_sizes, media.frame_count, "frame_sizes")? })?
-                }
-                _ => rgb_frames(&media, data)?,
+            let frames = if media.kind == LFM3_MEDIA_VIDEO {
+                // SAFETY: the host promises `frame_count` numbers.
+                let sizes = unsafe { args::slice(media.frame_sizes, media.frame_count, "frame_sizes")? };
+                file_frames(data, sizes)?
+            } else {
+                rgb_frames(&media, data)?
             };
             // SAFETY: as above.
             let (times, fps) = unsafe { times(&media)? };

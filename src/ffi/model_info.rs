@@ -79,8 +79,8 @@ pub struct lfm3_memory_report {
     pub file: u64,
     /// Of weights and scratch, bytes on the device; 0 on the CPU.
     pub device: u64,
-    /// Each 1,000 tokens of a picture while a stream looks at it, its file and its pixels in full size aside. Afterwards
-    /// 3 bytes of each resized pixel stay with the stream.
+    /// Each 1,000 tokens of a picture while a stream looks at it, its file and its pixels in full size aside.
+    /// Afterwards 3 bytes of each resized pixel stay with the stream.
     pub per_1000_picture_tokens: u64,
 }
 

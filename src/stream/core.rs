@@ -153,8 +153,8 @@ impl Core {
         self.fill_to = self.context.tokens().len();
     }
 
-    /// Queues tokens and the pictures among them, at positions of the stream; `is_turn_end` finds the tokens after which
-    /// a snapshot is worth keeping.
+    /// Queues tokens and the pictures among them, at positions of the stream; `is_turn_end` finds the tokens after
+    /// which a snapshot is worth keeping.
     pub fn append(&mut self, tokens: &[u32], placed: Vec<Placed>, is_turn_end: impl Fn(u32) -> bool) {
         let start = self.context.tokens().len();
         self.context.append_placed(tokens, placed);

@@ -470,7 +470,8 @@ fn white_space_around_calls_is_text() {
 fn tags_may_stand_on_one_line() {
     for text in [
         "<tool_call><function=f><parameter=i>4</parameter><parameter=s>a</parameter></function></tool_call>",
-        "<tool_call> <function=f>\t<parameter=i>\n4\n</parameter>\r\n<parameter=s>a</parameter>\n\n</function> </tool_call>",
+        "<tool_call> <function=f>\t<parameter=i>\n4\n</parameter>\r\n\
+         <parameter=s>a</parameter>\n\n</function> </tool_call>",
     ] {
         assert_eq!(pieces(text), [call("f", r#"{"i":4,"s":"a"}"#, text)]);
     }
@@ -481,6 +482,48 @@ fn tags_may_stand_on_one_line() {
     let text = on_lines.replace("<parameter=s>\n", "<parameter=s><</p</parameter<");
     assert_eq!(pieces(&text), [call("f", r#"{"s":"<</p</parameter<"}"#, &text)]);
 }
+
+/// What stands in a block that is no list of calls.
+const MALFORMED_BLOCKS: [&str; 38] = [
+    "",
+    "1",
+    "f",
+    "f(",
+    "f)",
+    "f()(",
+    "f() g()",
+    "(f())",
+    "f(1)",
+    "f(i)",
+    "f(i=)",
+    "f(i=1",
+    "f(i=1 s='x')",
+    "()",
+    "f(i=1, i=1)",
+    "f(i=01)",
+    "f(i=1__0)",
+    "f(i=1a)",
+    "f(i=--1)",
+    "f(n=1e)",
+    "f(n=1e999)",
+    "f(n=.)",
+    "f(s='a)",
+    "f(s='a\\ud800')",
+    "f(s='\\xg0')",
+    "f(s='\\N{DASH}')",
+    "f(s='\\U00110000')",
+    "f(o={1: 2})",
+    "f(o={'a' 2})",
+    "f(o={[]: 2})",
+    "f(l=[1 2])",
+    "f(l=(1, 2))",
+    "f(i=x)",
+    "f(i=True)",
+    ",",
+    "f(),,",
+    "f(,)",
+    "'f'()",
+];
 
 #[test]
 fn what_is_malformed_is_text() {
@@ -513,47 +556,6 @@ fn what_is_malformed_is_text() {
         xml("f", &[("l", &format!("{}{}", "[".repeat(5000), "]".repeat(5000)))]),
         xml("f", &[("e", "low"), ("en", "low")]),
     ];
-    let blocks = [
-        "",
-        "1",
-        "f",
-        "f(",
-        "f)",
-        "f()(",
-        "f() g()",
-        "(f())",
-        "f(1)",
-        "f(i)",
-        "f(i=)",
-        "f(i=1",
-        "f(i=1 s='x')",
-        "()",
-        "f(i=1, i=1)",
-        "f(i=01)",
-        "f(i=1__0)",
-        "f(i=1a)",
-        "f(i=--1)",
-        "f(n=1e)",
-        "f(n=1e999)",
-        "f(n=.)",
-        "f(s='a)",
-        "f(s='a\\ud800')",
-        "f(s='\\xg0')",
-        "f(s='\\N{DASH}')",
-        "f(s='\\U00110000')",
-        "f(o={1: 2})",
-        "f(o={'a' 2})",
-        "f(o={[]: 2})",
-        "f(l=[1 2])",
-        "f(l=(1, 2))",
-        "f(i=x)",
-        "f(i=True)",
-        ",",
-        "f(),,",
-        "f(,)",
-        "'f'()",
-    ]
-    .map(block);
     let deep = [block(&format!("g(a={}1{})", "[".repeat(5000), "]".repeat(5000)))];
     let others = [
         "<|tool_call_start|> f()<|tool_call_end|>".to_owned(),
@@ -564,7 +566,7 @@ fn what_is_malformed_is_text() {
         "<tool_call>".to_owned(),
         "<tool_cal".to_owned(),
     ];
-    for text in whole.iter().chain(&blocks).chain(&deep).chain(&others) {
+    for text in whole.iter().chain(&MALFORMED_BLOCKS.map(block)).chain(&deep).chain(&others) {
         assert_eq!(pieces(text), [say(text)]);
         // What follows is read as ever, if the call did not stay open.
         let followed = pieces(&format!("{text}\n</parameter>'\"\"\"]{good}"));
