@@ -85,8 +85,10 @@ fn damaged_chats_render_or_give_an_error() {
     let template = ChatTemplate::load(&source, "t.jinja", SpecialTokens::default()).unwrap();
     let chat = r#"{"messages": [{"role": "system", "content": "<|im_end|> \ud83d\ude00"}, {"role": "user", "content":
         [{"type": "text", "text": "Most flips should hit what somebody says, since all other names are checked."},
-        {"type": "text", "text": "So: where is Ivan, if he walked from the tower to the garden and back, then away?"}]}, {"role": "assistant", "content": null,
-        "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": [1, 1.5e3, null]}"}}]}], "tools": [{"name": "f"}], "enable_thinking": true,
+        {"type": "text", "text": "So: where is Ivan, if he walked from the tower to the garden and back, then away?"}]},
+        {"role": "assistant", "content": null,
+        "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": [1, 1.5e3, null]}"}}]}],
+        "tools": [{"name": "f"}], "enable_thinking": true,
         "add_generation_prompt": true, "template_args": {"x": {"y": [[]]}}}"#;
     let accepted = survive(chat.as_bytes(), chat.len(), 3000, |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return false };

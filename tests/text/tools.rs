@@ -591,7 +591,7 @@ fn text_comes_at_once_and_nothing_of_an_open_call() {
     let mut filter = ReplyFilter::new(&["STOP".into()], false, schemas()).unwrap();
     let text = xml("g", &[("a", "STOP")]);
     assert_eq!(filter.push(b"Hm ST<tool"), [say("Hm ")]);
-    assert_eq!(filter.push(text["<tool".len()..text.len() - 1].as_bytes()), []);
+    assert_eq!(filter.push(&text.as_bytes()["<tool".len()..text.len() - 1]), []);
     assert_eq!(filter.push(b">OP."), [say("ST"), call("g", r#"{"a":"STOP"}"#, &text), say("OP.")]);
     assert_eq!(filter.push(b"<tool_call> `"), [say("<tool_call> `")]);
     assert_eq!(filter.push(b"<tool_call>ST"), [say("<tool_call>")]);

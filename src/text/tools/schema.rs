@@ -102,7 +102,8 @@ impl Parameter {
 /// The parameters of a chat's tools, by name. Empty: every tool is unknown.
 ///
 /// Of a schema, `type`, `enum`, `const`, `anyOf`, `oneOf`, `allOf`, `nullable` and `$ref` within it count: they say
-/// what kind of value a parameter is. What a value holds inside, and which parameters there must be, is the host's to check.
+/// what kind of value a parameter is. What a value holds inside, and which parameters there must be, is the host's to
+/// check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolSchemas {
     tools: HashMap<String, HashMap<String, Parameter>>,
