@@ -76,8 +76,8 @@ pub fn header(file: &[u8]) -> Result<Header> {
 
 /// Decodes a file.
 ///
-/// Alpha is composited onto white: (value * alpha + 255 * (255 - alpha)) / 255, rounded to the nearest. Grey and palettes
-/// become RGB. Of 16 bits the higher 8 are kept.
+/// Alpha is composited onto white: (value * alpha + 255 * (255 - alpha)) / 255, rounded to the nearest. Grey and
+/// palettes become RGB. Of 16 bits the higher 8 are kept.
 ///
 /// # Errors
 /// As [`header`], and `Format` where what follows it is broken or cut off.
