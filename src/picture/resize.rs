@@ -1,8 +1,8 @@
 //! Resizing, bit for bit as the reference does it: bicubic, and antialiased where pixels become fewer.
 //!
 //! Two passes of integer arithmetic, first along rows, then along columns, with 8 bits between them; one that has
-//! nothing to change is left out. Weights are made in double precision and then rounded to 16 bits, with as many bits behind the
-//! point as the largest allows.
+//! nothing to change is left out. Weights are made in double precision and then rounded to 16 bits, with as many bits
+//! behind the point as the largest allows.
 
 use super::{Pixels, Size};
 use crate::error::{Code, Error, Result};
