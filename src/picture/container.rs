@@ -10,19 +10,21 @@ const WEBP_TABLE_RATIO: u64 = 400;
 /// Most bytes of a lossy frame's part, taken before it is known whether the file has them.
 const WEBP_PART_BYTES: u64 = 1 << 24;
 
-/// What decides how much memory a JPEG takes.
+/// What decides how much memory and time a JPEG takes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct JpegFacts {
-    /// Whether there may be several scans, so that all coefficients are held until the last is read.
-    pub scans: bool,
+    /// Whether all coefficients are held until the last is read.
+    pub holds_all: bool,
     /// Colours.
     pub components: u8,
+    /// How often the whole picture is gone through.
+    pub scans: u64,
 }
 
-/// Walks a JPEG's segments up to its first scan. One whose end is missing is refused: its decoder would fill it up with
-/// grey.
+/// Walks a JPEG's segments up to its first scan, and counts scans. One whose end is missing is refused: its decoder
+/// would fill it up with grey.
 pub(super) fn jpeg(file: &[u8]) -> Result<JpegFacts, String> {
-    let mut facts = None;
+    let mut facts: Option<JpegFacts> = None;
     let mut at = 2;
     while let Some(&[mark, kind]) = file.get(at..at + 2) {
         match (mark, kind) {
@@ -34,21 +36,33 @@ pub(super) fn jpeg(file: &[u8]) -> Result<JpegFacts, String> {
                 if matches!(kind, 0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf) {
                     let components = file.get(at + 9).copied().unwrap_or(0);
                     // Nothing but 0xc0 and 0xc1 is sure to be read row by row.
-                    facts = Some(JpegFacts { scans: kind > 0xc1, components });
+                    facts = Some(JpegFacts { holds_all: kind > 0xc1, components, scans: 1 });
                 }
                 let next = at + 2 + length.max(2);
                 if kind == 0xda {
-                    let scans = file.get(next..).unwrap_or(&[]);
-                    let ends = scans.windows(2).any(|pair| pair == [0xff, 0xd9]);
                     let mut facts = facts.ok_or("the first scan comes before the size")?;
-                    facts.scans |= file.get(at + 4).is_none_or(|count| *count < facts.components);
-                    return if ends { Ok(facts) } else { Err("the file is cut off: its end mark is missing".into()) };
+                    facts.holds_all |= file.get(at + 4).is_none_or(|count| *count < facts.components);
+                    facts.scans += later_scans(file.get(next..).unwrap_or(&[]))?;
+                    return Ok(facts);
                 }
                 at = next;
             }
         }
     }
     Err("the file has no scan".into())
+}
+
+/// Scans that begin before the end mark.
+fn later_scans(rest: &[u8]) -> Result<u64, String> {
+    let mut scans = 0;
+    for pair in rest.windows(2) {
+        match pair {
+            [0xff, 0xd9] => return Ok(scans),
+            [0xff, 0xda] => scans += 1,
+            _ => {}
+        }
+    }
+    Err("the file is cut off: its end mark is missing".into())
 }
 
 /// Checks a WebP's chunks and tells how many bytes they can ask for besides planes and frames.

@@ -20,6 +20,9 @@ pub const MAX_FILE_BYTES: usize = 1 << 27;
 /// Most pixels of a picture.
 pub const MAX_PIXELS: u64 = 1 << 27;
 
+/// Most pixels of all scans of a JPEG together.
+pub const MAX_SCANNED_PIXELS: u64 = 1 << 31;
+
 /// What a decoder holds besides what grows with the picture or the file: tables, buffers.
 const TABLE_BYTES: u64 = 2 << 20;
 /// What a PNG's profile and texts may take besides the file's own length.
@@ -161,6 +164,10 @@ fn open(file: &[u8]) -> Result<Opened<'_>> {
         return Err(broken(format, format!("expected a width and a height, found {stored}")));
     }
     check_size(&format!("picture ({format})"), stored)?;
+    if stored.area().saturating_mul(jpeg.scans) > MAX_SCANNED_PIXELS {
+        let found = format!("picture ({format}): {} scans of {stored} are too many", jpeg.scans);
+        return Err(Error::new(Code::Limit, found));
+    }
     let tables = match format {
         Format::WebP => container::webp(file, stored).map_err(|what| broken(format, what))?,
         _ => 0,
@@ -238,8 +245,8 @@ fn held(format: Format, file: u64, size: Size, color: ColorType, jpeg: JpegFacts
     let decoding = match format {
         // Buffers of metadata grow by being copied.
         Format::Png => 2 * (file + PNG_METADATA_BYTES),
-        // The file is copied, and its metadata; where it takes several scans, all coefficients are held.
-        Format::Jpeg => 3 * file + if jpeg.scans { 2 * padded * u64::from(jpeg.components) } else { 0 },
+        // The file is copied, and its metadata; where it may take several scans, all coefficients are held.
+        Format::Jpeg => 3 * file + if jpeg.holds_all { 2 * padded * u64::from(jpeg.components) } else { 0 },
         // Planes of a lossy frame, its alpha as four values and as one, the frame, the canvas.
         Format::WebP => file + 12 * padded + tables,
         Format::Bmp => 0,
