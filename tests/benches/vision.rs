@@ -62,7 +62,8 @@ fn measure(folder: &Path, threads: usize, size: Size) -> Result<bool> {
     println!("load: {:.1} s, {threads} threads, {}", start.elapsed().as_secs_f64(), model.info().isa);
     alone(&model, &picture(size, 0))?;
     let holds = beside(&model, &picture(size, 1))?;
-    files(&picture(size, 2), resized)?;
+    let larger = Size { width: size.width.saturating_mul(2), height: size.height.saturating_mul(2) };
+    files(&picture(larger, 2), resized)?;
     Ok(holds)
 }
 
@@ -145,7 +146,7 @@ fn beside(model: &Arc<Model>, pixels: &Pixels) -> Result<bool> {
     Ok(steps.print(made))
 }
 
-/// What reading a file and resizing take: a file's decoding is one slice of a step, resizing is cut.
+/// What reading a larger picture's file and resizing it take: a file's decoding is one slice of a step, resizing is cut.
 fn files(pixels: &Pixels, to: Size) -> Result<()> {
     let Size { width, height } = pixels.size;
     let megapixels = f64::from(width) * f64::from(height) / 1e6;
@@ -167,7 +168,7 @@ fn files(pixels: &Pixels, to: Size) -> Result<()> {
         while !resizer.advance(Instant::now() + LONG) {}
         Ok(())
     })?;
-    println!("resizing: to {} x {} {:.1} ms", to.width, to.height, ms(time));
+    println!("resizing: {width} x {height} to {} x {} {:.1} ms", to.width, to.height, ms(time));
     Ok(())
 }
 
