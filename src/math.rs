@@ -385,7 +385,8 @@ mod tests {
         };
         for i in -6500..6500 {
             let x = f64::from(i) / 1000.0;
-            assert!((erf64(x) - series(x)).abs() <= 1e-15 + 4e-16 * series(x).abs(), "{x}");
+            // The series' own rounding grows with the exponent of its factor.
+            assert!((erf64(x) - series(x)).abs() <= 6e-16 * (1.0 + x * x / 4.0) * series(x).abs(), "{x}");
             let want = x / 2.0 * (1.0 + series(x * std::f64::consts::FRAC_1_SQRT_2));
             assert!((f64::from(gelu(x as f32)) - want).abs() <= 1e-7 * want.abs() + 1e-12 + 1e-7 * x.abs(), "{x}");
         }
