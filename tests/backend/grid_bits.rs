@@ -138,7 +138,7 @@ fn windows_stopped_inside_ops_equal_whole_ones() {
                     }
                 });
                 world.check(name, &bits(&run), &[last]);
-                assert!(stops > 3 * world.plan.ops.len(), "{name}: only {stops} stops");
+                assert!(!single || stops > 3 * world.plan.ops.len(), "{name}: only {stops} stops");
                 backend.release_stores(Slot(last as u32));
             }
         });
@@ -228,7 +228,8 @@ fn values_that_are_not_finite_fault_their_picture_alone() {
             let width = small_tower("ccaac", 2).patch_values();
             run.pictures[1].patches[5 * width + 17] = bad;
             run.round(0, &[(2, 0, 12), (1, 0, 12), (0, 0, 4)], || Limit::End);
-            let seen: Vec<usize> = [0, 1, 2].map(|picture| run.seen.range((picture, 0, 0)..(picture, 1, 0)).count()).into();
+            let seen: Vec<usize> =
+                [0, 1, 2].map(|picture| run.seen.range((picture, 0, 0)..(picture, 1, 0)).count()).into();
             assert_eq!(seen, [4, 0, 12], "{name}: rows of pictures that did not fault, with {bad}");
             for (at, found) in bits(&run) {
                 assert!(found == world.expected[&at], "{name}: {at:?} beside {bad}");
@@ -244,5 +245,5 @@ fn every_machine_gives_the_same_bits() {
     let fold = |sum: u64, bits: &u32| (sum ^ u64::from(*bits)).wrapping_mul(0x0100_0000_01b3);
     let sums = [&worlds()[0], &worlds()[1], large()]
         .map(|world| world.expected.values().flatten().fold(0xcbf2_9ce4_8422_2325, fold));
-    assert_eq!(sums.map(|sum| format!("{sum:016x}")), ["", "", ""]);
+    assert_eq!(sums.map(|sum| format!("{sum:016x}")), ["3dd36f10250aaba2", "69cab778172267f5", "71aa197299c50dee"]);
 }

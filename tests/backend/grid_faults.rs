@@ -182,9 +182,13 @@ const FAULTS: [Fault; 10] = [
     ("aa", "one layer's pages for two", one_layer_of_pages),
     ("ca", "the norm after the merge", norm_after_merge),
     ("ca", "no GELU", |s| s.plan.ops.retain(|op| !matches!(op, Op::Gelu { .. }))),
-    ("ca", "another epsilon", |s| {
-        let norm = s.plan.ops.iter_mut().find_map(|op| if let Op::LayerNorm { eps, .. } = op { Some(eps) } else { None });
-        *norm.expect("the norm") = 0.1;
+    ("ca", "the norm's weight for its bias", |s| {
+        let norm = |op: &mut Op| {
+            if let Op::LayerNorm { weight, bias, .. } = op {
+                *bias = *weight
+            }
+        };
+        s.plan.ops.iter_mut().for_each(norm);
     }),
 ];
 

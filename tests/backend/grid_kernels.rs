@@ -353,10 +353,7 @@ fn mixed_cases() -> Vec<Case> {
         let id = weight(&mut plan, &table, WeightRole::Matrix);
         plan.ops.push(Op::Embed { table: id, out });
         let steps = given_steps(&mut rng, &plan, 96, Some(VOCAB));
-        cases.push(Case {
-            weights: vec![table],
-            ..copied(format!("tokens and values, {float:?}"), plan, steps, out)
-        });
+        cases.push(Case { weights: vec![table], ..copied(format!("tokens and values, {float:?}"), plan, steps, out) });
     }
     cases
 }
@@ -427,8 +424,7 @@ const CONV_FAULTS: [Fault; 5] = [
     ("rows taken to lie in raster order", |case| regrid(case, |grid| Grid { merge: 1, ..grid })),
     ("rows and columns swapped", |case| regrid(case, |g| Grid { rows: g.cols, cols: g.rows, ..g })),
     ("gates for the gated", |case| {
-        case.plan.ops[1] =
-            Op::GridConv { gated: StoreId(1), gates: StoreId(1), taps: WeightId(0), out: BufferId(1) }
+        case.plan.ops[1] = Op::GridConv { gated: StoreId(1), gates: StoreId(1), taps: WeightId(0), out: BufferId(1) }
     }),
     ("the kernel shifted by a tap", |case| {
         let bytes = case.weights[0].data.len() / case.weights[0].desc.rows / 9;

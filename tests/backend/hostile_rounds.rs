@@ -78,7 +78,8 @@ fn bad_rounds_of_text_are_refused_by_name() {
     let plan = text_plan(&small_config());
     let rows = vec![(1, false); 5];
     refuse(&plan, &round(&plan, &[Cut { stream: 0, start: 0, rows: rows.clone() }]), &TEXT);
-    let cuts = [Cut { stream: 0, start: 0, rows: rows[..3].to_vec() }, Cut { stream: 1, start: 0, rows: rows[..3].to_vec() }];
+    let cuts =
+        [Cut { stream: 0, start: 0, rows: rows[..3].to_vec() }, Cut { stream: 1, start: 0, rows: rows[..3].to_vec() }];
     let mut two = round(&plan, &cuts);
     two.rows[1].input = Input::Vector(0);
     two.vectors = vec![0.5; 64];
@@ -125,7 +126,9 @@ const VALUES: [Spoil; 7] = [
         r.vectors.truncate(4 * 96);
     }),
     ("values past the last", "row 1 is given as Vector(5)", |r| r.rows[1].input = Input::Vector(5)),
-    ("the last values there are", "row 1 is given as Vector(4294967295)", |r| r.rows[1].input = Input::Vector(u32::MAX)),
+    ("the last values there are", "row 1 is given as Vector(4294967295)", |r| {
+        r.rows[1].input = Input::Vector(u32::MAX)
+    }),
     ("values too few", "479 values for 5 rows, expected 480", |r| _ = r.vectors.pop()),
 ];
 
@@ -138,7 +141,9 @@ const STORED: [Spoil; 3] = [
 
 /// Behind the merge, where a row stands for four places.
 const MERGED: [Spoil; 3] = [
-    ("a position outside", "position 3 lies outside", |r| r.rows[2].position = 3),
+    ("a position outside", "position 3 lies outside", |r| {
+        r.rows.iter_mut().enumerate().for_each(|(i, row)| row.position = 1 + i as u32);
+    }),
     ("smaller blocks", "in rows of 4", |r| regrid(r, 2, 6, 1)),
     ("larger blocks", "in rows of 4", |r| regrid(r, 3, 6, 3)),
 ];
@@ -155,14 +160,15 @@ fn bad_rounds_of_pictures_are_refused_by_name() {
     // The second stage reads keys of no page yet, which the reference refuses at work; so it is only checked here.
     for stage in [1, 3] {
         let spoils = if stage == 1 { [&GRIDS[..], &STORED].concat() } else { [&STORED[..], &MERGED].concat() };
+        let rows = if stage == 1 { 5 } else { 3 };
         for (name, mut backend) in backends(&plan) {
             for (what, says, spoil) in &spoils {
-                let mut round = stored(stage, 3);
+                let mut round = stored(stage, rows);
                 spoil(&mut round);
                 let error = backend.submit(round).expect_err(&format!("{name}, stage {stage}: {what} was taken"));
                 assert!(error.message.contains(says), "{name}, stage {stage}: {what}: {}", error.message);
             }
-            backend.submit(stored(stage, 3)).expect("a good round");
+            backend.submit(stored(stage, rows)).expect("a good round");
         }
     }
 }

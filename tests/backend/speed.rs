@@ -20,7 +20,7 @@ fn one_product() -> Plan {
 }
 
 fn round(rows: usize) -> Round {
-    let row = |i: usize| Row { input: Input::Token(0), position: i as u32, lane: 0, wanted: false };
+    let row = |i: usize| Row { input: Input::Stored, position: i as u32, lane: 0, wanted: false };
     let lane = Lane { slot: Slot(0), first_row: 0, rows, pages: Vec::new(), grid: None };
     Round { rows: (0..rows).map(row).collect(), lanes: vec![lane], ..Round::default() }
 }

@@ -59,8 +59,7 @@ impl Active {
     /// Checks a round against the plan.
     pub fn new(plan: &Plan, round: Round) -> Result<Active> {
         let wanted: Vec<usize> = (0..round.rows.len()).filter(|&row| round.rows[row].wanted).collect();
-        check_round(plan, &round)
-            .map_err(|message| Error::new(Code::InvalidArgument, format!("round: {message}")))?;
+        check_round(plan, &round).map_err(|message| Error::new(Code::InvalidArgument, format!("round: {message}")))?;
         let mut blocks = Vec::new();
         for (lane, of) in round.lanes.iter().enumerate() {
             for offset in (0..of.rows).step_by(BLOCK_ROWS) {

@@ -431,7 +431,8 @@ fn tower_config() -> VisionConfig {
 fn grid_round(plan: &Plan, stage: usize, slot: u32, grid: Grid, rows: usize) -> Round {
     let row = |i: usize| Row { input: Input::Stored, position: i as u32, lane: 0, wanted: false };
     let pages = (0..grid.len().div_ceil(PAGE_ROWS) as u32).map(PageId).collect::<Vec<_>>();
-    let pages = (0..plan.attentions.len() as u32).map(|layer| pages.iter().map(|p| PageId(p.0 + 100 * layer)).collect());
+    let pages =
+        (0..plan.attentions.len() as u32).map(|layer| pages.iter().map(|p| PageId(p.0 + 100 * layer)).collect());
     let lane = Lane { slot: Slot(slot), first_row: 0, rows, pages: pages.collect(), grid: Some(grid) };
     Round { stage, rows: (0..rows).map(row).collect(), lanes: vec![lane], vectors: Vec::new() }
 }

@@ -129,10 +129,4 @@ impl<'a> GridRun<'a> {
             }
         }
     }
-
-    /// What the last stage left of a picture, row after row.
-    pub fn projected(&self, picture: usize) -> Vec<f32> {
-        let last = self.plan.stages.len() - 1;
-        (0..self.rows(picture, last)).flat_map(|position| self.seen[&(picture, last, position)].clone()).collect()
-    }
 }

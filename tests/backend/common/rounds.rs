@@ -3,7 +3,7 @@
 use super::{Rng, load, random_weights_as};
 use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
 use lfm3::backend::{Backend, Encoding, Input, Lane, PAGE_ROWS, PageId, Round, Row, Slot};
-use lfm3::plan::Plan;
+use lfm3::plan::{Op, Plan};
 use std::sync::Arc;
 
 /// Pages each attention layer of a test stream may have.
@@ -26,11 +26,12 @@ impl Cut {
 /// The round that runs `cuts`, one lane each.
 pub fn round(plan: &Plan, cuts: &[Cut]) -> Round {
     let mut round = Round::default();
+    let reads_tokens = plan.ops.iter().any(|op| matches!(op, Op::Embed { .. }));
     for (index, cut) in cuts.iter().enumerate() {
         let first_row = round.rows.len();
         for (i, &(token, wanted)) in cut.rows.iter().enumerate() {
             round.rows.push(Row {
-                input: Input::Token(token),
+                input: if reads_tokens { Input::Token(token) } else { Input::Stored },
                 position: (cut.start + i) as u32,
                 lane: index as u32,
                 wanted,
