@@ -133,7 +133,7 @@ pub enum Limit {
     Until(Instant),
     /// Exactly this many slices of the smallest size (tests of resumption).
     Slices(usize),
-    /// Until this many ops of the plan are done (taps).
+    /// Until this many ops of the plan are done (taps), counted from its first op also where the stage begins later.
     Ops(usize),
     /// To the round's end.
     End,

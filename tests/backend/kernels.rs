@@ -3,111 +3,18 @@
 //! `U` is half a unit in the last place of float32, the relative error of one rounding. A bound is
 //! `relative * |reference| + absolute`, the worst case unless its comment says otherwise, so it never fails by chance.
 
+use crate::common::cases::*;
 use crate::common::*;
 use lfm3::backend::cpu::{CpuBackend, CpuOptions, Isa};
 use lfm3::backend::reference::ReferenceBackend;
-use lfm3::backend::{Backend, Encoding, Float, Limit, Progress, Round, TensorDesc};
+use lfm3::backend::{Encoding, Float, TensorDesc};
 use lfm3::model::config::RopeConfig;
 use lfm3::model::forward::inverse_frequencies;
-use lfm3::plan::{AttentionId, AttentionShape, BufferId, ConvId, ConvShape, Op, Plan, RowSet, WeightId, WeightRole};
+use lfm3::plan::{AttentionId, AttentionShape, BufferId, ConvId, ConvShape, Op, Plan, RowSet, WeightRole};
 use std::sync::Arc;
 
-/// Row counts off the tiles.
-const ROWS: [usize; 9] = [1, 2, 3, 5, 7, 16, 17, 33, 64];
-/// Widths and output counts off the tiles.
-const WIDTHS: [usize; 7] = [1, 4, 15, 16, 17, 48, 100];
 /// Input widths of matrices.
 const INPUTS: [usize; 5] = [32, 64, 96, 192, 256];
-/// Results this small may be flushed to zero.
-const TINY: f64 = 1e-30;
-
-/// One op (or a store and an attend) with its weights, over rounds that follow one another.
-struct Case {
-    name: String,
-    plan: Plan,
-    weights: Vec<Tensor>,
-    steps: Vec<Step>,
-    out: BufferId,
-    /// Part of the bound that goes with the reference's value.
-    relative: f64,
-}
-
-/// One round, committed whole.
-struct Step {
-    round: Round,
-    inputs: Vec<(BufferId, Vec<f32>)>,
-    /// For each output value, or empty for nothing.
-    absolute: Vec<f64>,
-}
-
-/// A plan under construction, all of whose buffers have every row.
-fn plan() -> Plan {
-    Plan { norm_eps: 1e-5, ..Plan::default() }
-}
-
-fn weight(plan: &mut Plan, tensor: &Tensor, role: WeightRole) -> WeightId {
-    plan.weight(vec!["w".into()], tensor.desc.rows, tensor.desc.cols, role)
-}
-
-/// One step for each of `ROWS`, with `inputs` filled at random between `-size` and `size`.
-fn steps(rng: &mut Rng, plan: &Plan, inputs: &[BufferId], size: f32) -> Vec<Step> {
-    let mut step = |rows: usize| Step {
-        round: round(plan, &[Cut::blank(0, 0, rows)]),
-        inputs: inputs.iter().map(|&id| (id, rng.values(rows * plan.width(id), size))).collect(),
-        absolute: Vec::new(),
-    };
-    ROWS.iter().map(|&rows| step(rows)).collect()
-}
-
-/// The outputs of every step.
-fn run(backend: &mut dyn Backend, case: &Case) -> Vec<Vec<f32>> {
-    load(backend, &case.weights);
-    let mut outputs = Vec::new();
-    for step in &case.steps {
-        backend.submit(step.round.clone()).expect("a good round");
-        for (id, values) in &step.inputs {
-            backend.write_buffer(*id, values);
-        }
-        assert_eq!(backend.advance(Limit::End).expect("no error"), Progress::Done);
-        outputs.push(backend.read_buffer(case.out));
-        let kept: Vec<usize> = step.round.lanes.iter().map(|lane| lane.rows).collect();
-        backend.commit(&kept);
-    }
-    outputs
-}
-
-/// The largest error of any output value in units of its bound; above 1 is a fault.
-fn worst(case: &Case, reference: &[Vec<f32>], outputs: &[Vec<f32>]) -> f64 {
-    let mut worst: f64 = 0.0;
-    for ((step, expected), found) in case.steps.iter().zip(reference).zip(outputs) {
-        assert_eq!(expected.len(), found.len(), "{}", case.name);
-        for (i, (&e, &f)) in expected.iter().zip(found).enumerate() {
-            let (e, f) = (f64::from(e), f64::from(f));
-            // The reference is read as float32: half a unit more.
-            let bound = (case.relative + U) * e.abs() + step.absolute.get(i).unwrap_or(&0.0) + TINY;
-            let error = if f.is_finite() { (e - f).abs() } else { f64::INFINITY };
-            worst = worst.max(error / bound);
-        }
-    }
-    worst
-}
-
-/// Runs `cases` on every backend and prints how much of its bound the op needs.
-fn check(op: &str, cases: impl IntoIterator<Item = Case>) {
-    let (mut most, mut count): (f64, usize) = (0.0, 0);
-    for case in cases {
-        let plan = Arc::new(case.plan.clone());
-        let reference = run(&mut ReferenceBackend::new(Arc::clone(&plan)), &case);
-        for (name, mut backend) in cpu_backends(&plan) {
-            let error = worst(&case, &reference, &run(&mut *backend, &case));
-            assert!(error <= 1.0, "{}: {name}: {error:.2} times its bound", case.name);
-            most = most.max(error);
-            count += 1;
-        }
-    }
-    assert!(count > 0);
-    println!("{op}: {count} cases, at most {most:.3} of the bound");
-}
 
 /// Sums of squares in 16 lanes and a tree (`width / 16 + 4` roundings, halved by the root), then mean, epsilon, root,
 /// division and two products.
@@ -315,9 +222,6 @@ fn the_reference_unpacks_what_was_packed() {
 /// Positions the rope cases start at; the largest context ends at 262,143.
 const ROPE_STARTS: [usize; 6] = [0, 1, 63, 1_000, 200_000, 262_144 - 64];
 
-/// Sine and cosine within a rounding and a half each, two products and their difference.
-const ROPE_BOUND: f64 = 4.0 * U;
-
 fn rope_case(rng: &mut Rng, heads: usize, dim: usize, config: RopeConfig) -> Case {
     let mut plan = plan();
     plan.ropes = vec![vec![0.5; 1], inverse_frequencies(dim, config)];
@@ -486,20 +390,6 @@ fn stream_steps(
         }
     }
     steps
-}
-
-/// Sizes of queries, keys and values in the attention cases.
-const ATTEND_SIZE: [f32; 3] = [3.0, 1.0, 2.0];
-
-/// A score is a dot in at least four chains, scaled, less a maximum; an error of `d` in every score changes a weight by
-/// the factor `1 + 2d`. Weights and values are then summed. Unlike the other bounds this one is not the worst case,
-/// which is a hundred times what occurs: the mean square of uniform values is a third, and `n` roundings add up to the
-/// root of `n`.
-fn attend_bound(dim: usize, keys: usize) -> f64 {
-    let [q, k, v] = ATTEND_SIZE.map(f64::from);
-    let score = q * k * (dim as f64).sqrt() / 3.0;
-    let score_error = score * ((dim as f64 / 4.0).sqrt() + 4.0) * U;
-    v * (2.0 * score_error + ((keys as f64).sqrt() + 4.0) * U)
 }
 
 fn attend_case(rng: &mut Rng, shape: AttentionShape) -> Case {

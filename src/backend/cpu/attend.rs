@@ -2,7 +2,7 @@
 //! are folded left to right. What a row computes depends on its position alone, not on the rows beside it.
 
 use super::Isa;
-use super::dense::{self, CHAINS, Chains};
+use super::dense::CHAINS;
 use super::norm::{LANES, tree};
 use super::pages::{self, KEY_TILE, Pages};
 use super::pool::Shared;
@@ -65,29 +65,23 @@ fn start(state: &mut [f32], head_dim: usize) {
 
 kernel! {
     /// Folds the keys `visible` of a chunk into the states of one row's query heads (`q`: scaled, head after head).
-    fn fold_chunk(q: &[f32], chunk: &Chunk, visible: Range<usize>, head_dim: usize, state: &mut [f32]) = plain fold
+    fn fold_chunk(q: &[f32], chunk: &Chunk, visible: Range<usize>, head_dim: usize, state: &mut [f32]) = simd fold
 }
 
 #[inline(always)]
-fn fold(q: &[f32], chunk: &Chunk, visible: Range<usize>, head_dim: usize, state: &mut [f32]) {
+fn fold<S: Simd>(q: &[f32], chunk: &Chunk, visible: Range<usize>, head_dim: usize, state: &mut [f32]) {
     let states = state.chunks_exact_mut(head_dim + STATE_EXTRA);
     for (q, state) in q.chunks_exact(head_dim).zip(states) {
         let mut scores = [0.0; KEY_CHUNK];
         let tiles = chunk.keys.chunks_exact(head_dim);
         for (scores, keys) in scores.as_chunks_mut::<KEY_TILE>().0.iter_mut().zip(tiles) {
-            let mut chains: Chains = [[0.0; KEY_TILE]; CHAINS];
-            dense::multiply(keys, q, &mut chains);
-            *scores = dense::total(&chains);
+            *scores = tile_scores::<S>(keys, q);
         }
-        let mut most = f32::NEG_INFINITY;
-        for score in &scores[visible.clone()] {
-            most = if *score > most { *score } else { most };
+        let most = largest(&only(scores, &visible, f32::NEG_INFINITY));
+        for score in &mut scores {
+            *score = math::exp(*score - most);
         }
-        let mut weights = [0.0; KEY_CHUNK];
-        for i in 0..KEY_CHUNK {
-            let weight = math::exp(scores[i] - most);
-            weights[i] = if i >= visible.start && i < visible.end { weight } else { 0.0 };
-        }
+        let weights = only(scores, &visible, 0.0);
         let mut lanes = [0.0; LANES];
         for i in 0..LANES {
             lanes[i] = weights[i] + weights[i + LANES];
@@ -97,53 +91,116 @@ fn fold(q: &[f32], chunk: &Chunk, visible: Range<usize>, head_dim: usize, state:
         let (old, new) = (math::exp(extra[0] - top), math::exp(most - top));
         extra[0] = top;
         extra[1] = tree(lanes).mul_add(new, extra[1] * old);
-        add_values(&weights, visible.clone(), &chunk.values, head_dim, [old, new], sums);
+        add_values::<S>(&weights, visible.clone(), &chunk.values, [old, new], sums);
     }
+}
+
+/// Scores of 16 keys: the chains of [`dense::multiply`] and their total, held in registers.
+#[inline(always)]
+fn tile_scores<S: Simd>(keys: &[[f32; KEY_TILE]], q: &[f32]) -> [f32; KEY_TILE] {
+    let mut chains = [[S::splat_float(0.0); 2]; CHAINS];
+    let step = |key: &[f32; KEY_TILE], q: f32, chain: &mut [S::Floats; 2]| {
+        let (halves, q) = (key.as_chunks::<8>().0, S::splat_float(q));
+        *chain = [S::fma(S::floats(&halves[0]), q, chain[0]), S::fma(S::floats(&halves[1]), q, chain[1])];
+    };
+    let (fours, rest) = keys.as_chunks::<CHAINS>();
+    let (q_fours, q_rest) = q.as_chunks::<CHAINS>();
+    for (keys, q) in fours.iter().zip(q_fours) {
+        for c in 0..CHAINS {
+            step(&keys[c], q[c], &mut chains[c]);
+        }
+    }
+    // Chains are counted, not walked, or they would leave the registers.
+    for c in 0..CHAINS {
+        if c < rest.len() {
+            step(&rest[c], q_rest[c], &mut chains[c]);
+        }
+    }
+    let total = |half: usize| {
+        let chain = |c: usize| chains[c][half];
+        S::to_floats(S::add(S::add(chain(0), chain(1)), S::add(chain(2), chain(3))))
+    };
+    let mut scores = [0.0; KEY_TILE];
+    for (half, scores) in scores.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *scores = total(half);
+    }
+    scores
+}
+
+/// `values` in `range`, `other` outside.
+#[inline(always)]
+fn only(mut values: [f32; KEY_CHUNK], range: &Range<usize>, other: f32) -> [f32; KEY_CHUNK] {
+    let (start, len) = (range.start as u32, range.len() as u32);
+    for i in 0..KEY_CHUNK {
+        values[i] = if (i as u32).wrapping_sub(start) < len { values[i] } else { other };
+    }
+    values
+}
+
+/// The largest value; with a NaN any, since its weight is NaN and faults the row.
+#[inline(always)]
+fn largest(values: &[f32; KEY_CHUNK]) -> f32 {
+    let mut lanes = *values;
+    let mut half = KEY_CHUNK / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = if lanes[i + half] > lanes[i] { lanes[i + half] } else { lanes[i] };
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 /// `sums = sums * old + (weights x values) * new`, one chain over the visible keys for each value of the head.
 #[inline(always)]
-fn add_values(
+fn add_values<S: Simd>(
     weights: &[f32; KEY_CHUNK],
     visible: Range<usize>,
     values: &[f32],
-    head_dim: usize,
     factors: [f32; 2],
     sums: &mut [f32],
 ) {
+    let head_dim = sums.len();
+    let rows = &values[visible.start * head_dim..visible.end * head_dim];
+    let weights = &weights[visible];
     let mut at = 0;
     while at + 64 <= head_dim {
-        add_columns::<64>(weights, visible.clone(), &values[at..], head_dim, factors, &mut sums[at..]);
+        add_columns::<S, 8>(weights, rows, at, factors, sums);
         at += 64;
     }
     while at + 8 <= head_dim {
-        add_columns::<8>(weights, visible.clone(), &values[at..], head_dim, factors, &mut sums[at..]);
+        add_columns::<S, 1>(weights, rows, at, factors, sums);
         at += 8;
     }
-    while at < head_dim {
-        add_columns::<1>(weights, visible.clone(), &values[at..], head_dim, factors, &mut sums[at..]);
-        at += 1;
+    for d in at..head_dim {
+        let mut sum = 0.0_f32;
+        for (weight, row) in weights.iter().zip(rows.chunks_exact(head_dim)) {
+            sum = weight.mul_add(row[d], sum);
+        }
+        sums[d] = sum.mul_add(factors[1], sums[d] * factors[0]);
     }
 }
 
+/// The values from `at` on, `EIGHTS` times eight.
 #[inline(always)]
-fn add_columns<const COLUMNS: usize>(
-    weights: &[f32; KEY_CHUNK],
-    visible: Range<usize>,
-    values: &[f32],
-    head_dim: usize,
+fn add_columns<S: Simd, const EIGHTS: usize>(
+    weights: &[f32],
+    rows: &[f32],
+    at: usize,
     [old, new]: [f32; 2],
     sums: &mut [f32],
 ) {
-    let mut acc = [0.0_f32; COLUMNS];
-    for key in visible {
-        let row: &[f32; COLUMNS] = values[key * head_dim..].first_chunk().expect("a whole row");
-        for d in 0..COLUMNS {
-            acc[d] = weights[key].mul_add(row[d], acc[d]);
+    let mut acc = [S::splat_float(0.0); EIGHTS];
+    for (weight, row) in weights.iter().zip(rows.chunks_exact(sums.len())) {
+        let row: &[[f32; 8]; EIGHTS] = row[at..].as_chunks::<8>().0.first_chunk().expect("a whole row");
+        let weight = S::splat_float(*weight);
+        for d in 0..EIGHTS {
+            acc[d] = S::fma(weight, S::floats(&row[d]), acc[d]);
         }
     }
-    for d in 0..COLUMNS {
-        sums[d] = acc[d].mul_add(new, sums[d] * old);
+    let (old, new) = (S::splat_float(old), S::splat_float(new));
+    for (sums, acc) in sums[at..].as_chunks_mut::<8>().0.iter_mut().zip(acc) {
+        *sums = S::to_floats(S::fma(acc, new, S::multiply(S::floats(sums), old)));
     }
 }
 

@@ -38,6 +38,12 @@ impl Stores {
         self.0.remove(&slot);
     }
 
+    /// Bytes of all pictures.
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        self.0.values().flat_map(|kept| &kept.rows).map(|rows| 4 * rows.capacity() as u64).sum()
+    }
+
     /// Some rows of a picture that `ensure` made room for, `width` values each.
     pub fn rows(&self, slot: u32, store: StoreId, first: usize, count: usize, width: usize) -> &[f32] {
         &self.0[&slot].rows[store.0][first * width..][..count * width]

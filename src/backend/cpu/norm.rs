@@ -51,7 +51,8 @@ fn rms(x: &mut [f32], weight: &[f32], eps: f32) -> bool {
 }
 
 kernel! {
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias`, in place. False where the row is not finite.
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias`, in place. False where the row is not finite or its sums
+    /// overflow.
     pub fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) -> bool = plain centred
 }
 

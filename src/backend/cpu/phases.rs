@@ -94,8 +94,12 @@ pub fn compile(plan: &Plan) -> Result<Vec<Phase>> {
     if !sizes_fit {
         return Err(Error::new(Code::Unsupported, format!("a buffer or weight is empty or wider than {MAX_WIDTH}")));
     }
+    if !stages_fit(plan) {
+        let message = "a stage is not a part of the plan's ops, or gives its rows values twice";
+        return Err(Error::new(Code::Unsupported, message));
+    }
     for (op, what) in plan.ops.iter().enumerate() {
-        if !fits(plan, what) {
+        if !fits(plan, what) || !rows_fit(plan, op) {
             return Err(Error::new(Code::Unsupported, format!("op {op}: widths do not fit together: {what:?}")));
         }
         let mut push = |step| phases.push(Phase { op, step });
@@ -148,6 +152,26 @@ fn product(plan: &Plan, phases: &mut Vec<Phase>, input: BufferId, product: Produ
     let op = product.op;
     phases.push(Phase { op, step: Step::Prepare { x: input, weights: vec![product.weight] } });
     phases.push(Phase { op, step: Step::Multiply { x: input, products: vec![product] } });
+}
+
+/// Whether every stage is a part of the ops with one op at most that takes rows in.
+fn stages_fit(plan: &Plan) -> bool {
+    let takes = |op: &&Op| matches!(op, Op::Embed { .. } | Op::Input { .. });
+    (0..plan.stages.len().max(1))
+        .all(|stage| plan.ops.get(plan.stage_ops(stage)).is_some_and(|ops| ops.iter().filter(takes).count() <= 1))
+}
+
+/// Whether an op over a grid stands in a stage whose rows are what the op takes them for.
+fn rows_fit(plan: &Plan, index: usize) -> bool {
+    let grid_rows = plan.stages.iter().find(|stage| stage.ops.contains(&index)).map_or(1, |stage| stage.grid_rows);
+    match plan.ops[index] {
+        Op::Load { store, out } => plan.width(out) == plan.stores[store.0].width * grid_rows,
+        Op::GridRope { .. } | Op::StoreGated { .. } | Op::GridConv { .. } | Op::Save { .. } => grid_rows == 1,
+        Op::StoreKv { layer, .. } | Op::Attend { layer, .. } => {
+            grid_rows == 1 || !plan.attentions[layer.0].bidirectional
+        }
+        _ => true,
+    }
 }
 
 /// Whether an op's buffers, weights and shapes have the sizes the kernels rely on.
@@ -211,7 +235,7 @@ fn fits(plan: &Plan, op: &Op) -> bool {
             square && alike && set(out) == RowSet::All
         }
         Op::Save { x, store } => kept(store) == width(x) && set(x) == RowSet::All,
-        Op::Load { store, out } => kept(store) > 0 && width(out).is_multiple_of(kept(store)) && set(out) == RowSet::All,
+        Op::Load { store, out } => kept(store) > 0 && set(out) == RowSet::All && width(out) >= kept(store),
         Op::Gelu { .. } => true,
         Op::Gather { x, out } => width(x) == width(out) && set(x) == RowSet::All && set(out) == RowSet::Wanted,
     }

@@ -25,6 +25,21 @@ pub trait Simd {
     fn to_i32(v: Self::Lanes) -> [i32; 8];
     /// Eight f16 as f32.
     fn widen_f16(h: &[u16; 8]) -> [f32; 8];
+
+    /// Eight float32.
+    type Floats: Copy;
+    /// Floats from memory.
+    fn floats(values: &[f32; 8]) -> Self::Floats;
+    /// The same float in each lane.
+    fn splat_float(value: f32) -> Self::Floats;
+    /// `a * b + sum`, rounded once.
+    fn fma(a: Self::Floats, b: Self::Floats, sum: Self::Floats) -> Self::Floats;
+    /// `a + b`.
+    fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b`.
+    fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The floats.
+    fn to_floats(v: Self::Floats) -> [f32; 8];
 }
 
 /// Plain Rust.
@@ -99,6 +114,47 @@ impl Simd for Plain {
         }
         out
     }
+
+    type Floats = [f32; 8];
+
+    #[inline(always)]
+    fn floats(values: &[f32; 8]) -> [f32; 8] {
+        *values
+    }
+
+    #[inline(always)]
+    fn splat_float(value: f32) -> [f32; 8] {
+        [value; 8]
+    }
+
+    #[inline(always)]
+    fn fma(a: [f32; 8], b: [f32; 8], mut sum: [f32; 8]) -> [f32; 8] {
+        for i in 0..8 {
+            sum[i] = a[i].mul_add(b[i], sum[i]);
+        }
+        sum
+    }
+
+    #[inline(always)]
+    fn add(mut a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        for (a, b) in a.iter_mut().zip(b) {
+            *a += b;
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn multiply(mut a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        for (a, b) in a.iter_mut().zip(b) {
+            *a *= b;
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn to_floats(v: [f32; 8]) -> [f32; 8] {
+        v
+    }
 }
 
 /// AVX2, FMA and F16C. Its functions may run only where the CPU has them: kernels reach them through `kernel!` alone.
@@ -170,6 +226,44 @@ impl Simd for Avx2 {
         unsafe { _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(h.as_ptr().cast()))) };
         out
     }
+
+    type Floats = std::arch::x86_64::__m256;
+
+    #[inline(always)]
+    fn floats(values: &[f32; 8]) -> Self::Floats {
+        // SAFETY: both are eight floats, lane after lane, and any bits are some floats.
+        unsafe { std::mem::transmute::<[f32; 8], Self::Floats>(*values) }
+    }
+
+    #[inline(always)]
+    fn splat_float(value: f32) -> Self::Floats {
+        // SAFETY: kernels run on CPUs with AVX2 only.
+        unsafe { std::arch::x86_64::_mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn fma(a: Self::Floats, b: Self::Floats, sum: Self::Floats) -> Self::Floats {
+        // SAFETY: kernels run on CPUs with FMA only.
+        unsafe { std::arch::x86_64::_mm256_fmadd_ps(a, b, sum) }
+    }
+
+    #[inline(always)]
+    fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        // SAFETY: kernels run on CPUs with AVX2 only.
+        unsafe { std::arch::x86_64::_mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        // SAFETY: kernels run on CPUs with AVX2 only.
+        unsafe { std::arch::x86_64::_mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn to_floats(v: Self::Floats) -> [f32; 8] {
+        // SAFETY: both are eight floats, lane after lane, and any bits are some floats.
+        unsafe { std::mem::transmute::<Self::Floats, [f32; 8]>(v) }
+    }
 }
 
 /// Declares `fn name(isa, args…)` that runs `imp` compiled for `isa`: `= simd imp` for one generic over [`Simd`],
@@ -227,6 +321,18 @@ mod tests {
     }
     kernel!(fn widen_of(h: &[u16; 8]) -> [f32; 8] = simd widen);
 
+    fn float_lanes<S: Simd>(a: &[f32; 8], b: &[f32; 8], x: f32) -> [[f32; 8]; 5] {
+        let (a, b, x) = (S::floats(a), S::floats(b), S::splat_float(x));
+        [
+            S::to_floats(a),
+            S::to_floats(x),
+            S::to_floats(S::fma(a, x, b)),
+            S::to_floats(S::add(a, b)),
+            S::to_floats(S::multiply(a, b)),
+        ]
+    }
+    kernel!(fn float_lanes_of(a: &[f32; 8], b: &[f32; 8], x: f32) -> [[f32; 8]; 5] = simd float_lanes);
+
     #[test]
     fn avx2_operations_equal_plain_ones() {
         if !Isa::Avx2.available() {
@@ -242,6 +348,10 @@ mod tests {
             let other: [u8; 32] = std::array::from_fn(|_| next() as u8);
             let x = next().wrapping_mul(3) as i32;
             assert_eq!(lanes_of(Isa::Avx2, &bytes, &other, x), lanes_of(Isa::Portable, &bytes, &other, x));
+            let mut float = || (next() as i32 - (1 << 30)) as f32 * 1e-9;
+            let (a, b, x) = (std::array::from_fn(|_| float()), std::array::from_fn(|_| float()), float());
+            let bits = |isa| float_lanes_of(isa, &a, &b, x).map(|lanes| lanes.map(f32::to_bits));
+            assert_eq!(bits(Isa::Avx2), bits(Isa::Portable));
         }
         for base in (0..0x7c00_u16).step_by(8) {
             let h: [u16; 8] = std::array::from_fn(|i| base + i as u16);

@@ -4,10 +4,11 @@ use super::matmul::{BlockScale, Ints, PAIRS, affine_tile, quantize_block};
 use super::pack::{Packed, TILE, packed_bytes};
 use super::pages::Pages;
 use super::*;
-use crate::backend::{Band, Encoding, Float, TensorDesc};
+use crate::backend::{Band, Encoding, Float, Grid, Input, Lane, PAGE_ROWS, Row, TensorDesc};
 use crate::math;
 use crate::model::config::{LayerKind, RopeConfig, TextConfig};
-use crate::plan::{WeightRole, WeightSpec};
+use crate::model::vision_config::{VisionConfig, VisionLayer};
+use crate::plan::{AttentionShape, Op, RowSet, WeightRole, WeightSpec};
 
 struct Random(u64);
 
@@ -315,7 +316,15 @@ fn kernel_bits(isa: Isa) -> Vec<u32> {
         assert!(norm::head_norm(isa, &mut f, &b, 1e-5));
         rope::rotate(isa, &mut f, &d.iter().map(|v| v.abs() * 1e20).collect::<Vec<_>>(), 262_143);
         assert!(elementwise::all_finite(isa, &f));
-        for values in [a, c, e, f] {
+        let (mut g, mut h) = (row(4.0), row(30.0));
+        assert!(norm::layer_norm(isa, &mut g, &a, &b, 1e-6));
+        elementwise::gelu(isa, &mut h);
+        let quarter: Vec<f32> = b.iter().map(|v| v.abs()).collect();
+        let mut i: Vec<f32> = [row(2.0), row(2.0), row(2.0), row(2.0)].concat();
+        rope::rotate_grid(isa, &mut i, &quarter[..len.min(64)], 1_000, 524_287);
+        let mut j = row(0.0);
+        grid::gate_input(isa, &[&c[..], &b, &e].concat(), &mut j);
+        for values in [a, c, e, f, g, h, i, j] {
             bits.extend(values.iter().map(|v| v.to_bits()));
         }
     }
@@ -379,6 +388,12 @@ fn predicted_scratch_pages_and_states_are_what_is_allocated() {
         assert_eq!(backend.bytes(), scratch_bytes(&plan, &options));
         assert_eq!(backend.conv_state(Slot(0)).0.capacity() as u64 * 4, conv_state_bytes(&plan));
     }
+    let tower = Arc::new(crate::model::vision::vision_plan(&tower_config()));
+    for threads in [1, 3] {
+        let options = CpuOptions { threads, ..options() };
+        let backend = CpuBackend::new(Arc::clone(&tower), &options).unwrap();
+        assert_eq!(backend.bytes(), scratch_bytes(&tower, &options));
+    }
     for layer in 0..2 {
         let mut pages = Pages::default();
         pages.ensure(PageId(5), &plan.attentions[layer]).unwrap();
@@ -388,6 +403,109 @@ fn predicted_scratch_pages_and_states_are_what_is_allocated() {
         pages.release(PageId(5));
         pages.release(PageId(9));
         assert_eq!(pages.bytes(), 0);
+    }
+}
+
+/// Two layers of each kind.
+fn tower_config() -> VisionConfig {
+    use VisionLayer::{Attention, Conv};
+    VisionConfig {
+        hidden: 48,
+        ffn: 80,
+        layers: vec![Conv, Conv, Attention, Attention],
+        heads: 6,
+        kv_heads: 2,
+        head_dim: 20,
+        patch: 4,
+        frames: 2,
+        merge: 2,
+        norm_eps: 1e-5,
+        theta: 1e6,
+        projector_hidden: 70,
+        projector_bias: true,
+        text_hidden: 36,
+    }
+}
+
+/// A round of the first rows of a grid in `lane`'s slot.
+fn grid_round(plan: &Plan, stage: usize, slot: u32, grid: Grid, rows: usize) -> Round {
+    let row = |i: usize| Row { input: Input::Stored, position: i as u32, lane: 0, wanted: false };
+    let pages = (0..grid.len().div_ceil(PAGE_ROWS) as u32).map(PageId).collect::<Vec<_>>();
+    let pages =
+        (0..plan.attentions.len() as u32).map(|layer| pages.iter().map(|p| PageId(p.0 + 100 * layer)).collect());
+    let lane = Lane { slot: Slot(slot), first_row: 0, rows, pages: pages.collect(), grid: Some(grid) };
+    Round { stage, rows: (0..rows).map(row).collect(), lanes: vec![lane], vectors: Vec::new() }
+}
+
+/// A plan of one attention over a grid, which has no weights.
+fn grid_attention() -> Plan {
+    let shape = AttentionShape { heads: 6, kv_heads: 2, head_dim: 20, window: None, bidirectional: true };
+    let mut plan = Plan { attentions: vec![shape], ..Plan::default() };
+    let q = plan.buffer("q", 120, RowSet::All);
+    plan.store("rows", 7);
+    plan.store("more rows", 9);
+    plan.ops.push(Op::Attend { q, layer: AttentionId(0), out: q });
+    plan
+}
+
+#[test]
+fn stores_take_what_was_predicted_and_are_freed() {
+    let plan = Arc::new(grid_attention());
+    let mut backend = CpuBackend::new(Arc::clone(&plan), &options()).unwrap();
+    let [small, large] = [Grid { rows: 2, cols: 6, merge: 2 }, Grid { rows: 30, cols: 22, merge: 2 }];
+    for (slot, grid) in [(3, small), (5, large), (3, small)] {
+        backend.submit(grid_round(&plan, 0, slot, grid, 8)).unwrap();
+        backend.abandon();
+    }
+    assert_eq!(store_bytes(&plan), 4 * (7 + 9));
+    assert_eq!(backend.runner.stores.bytes(), store_bytes(&plan) * (12 + 660));
+    backend.release_stores(Slot(5));
+    assert_eq!(backend.runner.stores.bytes(), store_bytes(&plan) * 12);
+    backend.release_stores(Slot(3));
+    assert_eq!(backend.runner.stores.bytes(), 0);
+}
+
+/// Units of all spans together go through every key once for each head, whatever the rows' positions are.
+#[test]
+fn work_of_attention_over_a_grid_is_that_of_all_its_keys() {
+    let plan = Arc::new(grid_attention());
+    let mut backend = CpuBackend::new(Arc::clone(&plan), &options()).unwrap();
+    for (rows, grid) in [(64, Grid { rows: 30, cols: 22, merge: 2 }), (9, Grid { rows: 16, cols: 16, merge: 2 })] {
+        backend.release_stores(Slot(0));
+        backend.submit(grid_round(&plan, 0, 0, grid, rows)).unwrap();
+        let step = &backend.phases[0].step;
+        let spans = backend.runner.spans(step);
+        assert_eq!(spans, 0..grid.len().div_ceil(256));
+        let work: f64 = spans
+            .map(|span| backend.runner.units(step, span, usize::MAX) as f64 * backend.runner.work(step, span).1)
+            .sum();
+        // Three query heads a kv head; each block of 8 rows converts each key once.
+        let products = 2 * grid.len() * 20 * 2 * (rows * 3 + rows.div_ceil(8));
+        assert!((work - products as f64).abs() < 1e-6 * work, "{work} {products}");
+        backend.abandon();
+    }
+}
+
+#[test]
+fn stages_that_do_not_fit_are_refused() {
+    let make = |spoil: fn(&mut Plan)| {
+        let mut plan = crate::model::vision::vision_plan(&tower_config());
+        spoil(&mut plan);
+        CpuBackend::new(Arc::new(plan), &options()).err().map(|error| error.code)
+    };
+    assert_eq!(make(|_| ()), None);
+    let spoils: [(&str, fn(&mut Plan)); 8] = [
+        ("a stage past the ops", |plan| plan.stages[5].ops.end += 1),
+        ("a stage that ends before it begins", |plan| plan.stages[1].ops = 9..8),
+        ("rows given twice", |plan| plan.ops[1] = Op::Input { out: BufferId(1) }),
+        ("more places side by side than a row stands for", |plan| plan.stages[5].grid_rows = 1),
+        ("fewer places side by side", |plan| plan.stages[5].grid_rows = 9),
+        ("a convolution over merged rows", |plan| plan.stages[1].grid_rows = 4),
+        ("a store of another width", |plan| plan.stores[0].width += 1),
+        ("no stages where one merges", |plan| plan.stages.clear()),
+    ];
+    for (what, spoil) in spoils {
+        assert_eq!(make(spoil), Some(Code::Unsupported), "{what}");
     }
 }
 

@@ -1,11 +1,14 @@
 //! What the tests of backends share: weights in memory, small models, rounds and backends.
 
+pub mod cases;
+mod grids;
 mod model;
 mod rounds;
 mod stream;
 mod tensor;
 
 pub use crate::rng::Rng;
+pub use grids::*;
 pub use model::*;
 pub use rounds::*;
 pub use stream::*;

@@ -7,7 +7,7 @@ use lfm3::plan::{Op, Plan};
 use std::sync::Arc;
 
 /// Pages each attention layer of a test stream may have.
-const STREAM_PAGES: usize = 24;
+const STREAM_PAGES: usize = 48;
 
 /// Some consecutive rows of one stream: `(token, whether its logits are wanted)`.
 pub struct Cut {
