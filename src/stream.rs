@@ -222,7 +222,14 @@ impl Stream {
 
     /// A medium of what the host gives; what the stream holds of it already is not copied again.
     fn take(&self, given: &Given) -> Result<Medium> {
-        self.model.take_media(given, &|key| self.core.lock().context.sights().view(key))
+        let take = || self.model.take_media(given, &|key| self.core.lock().context.sights().view(key));
+        take().or_else(|error| {
+            if error.code != Code::Limit {
+                return Err(error);
+            }
+            self.model.make_room();
+            take()
+        })
     }
 
     /// Queues tokens with the pictures that `placed` gives for where they begin.

@@ -20,3 +20,5 @@ mod oracle;
 mod resizing;
 #[path = "common/rng.rs"]
 mod rng;
+#[path = "picture/views.rs"]
+mod views;

@@ -387,7 +387,7 @@ impl Model {
     }
 
     /// Lets go of what is only kept to save work: snapshots, and free pages unless another thread steps.
-    fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         self.live_streams().iter().for_each(|stream| stream.drop_snapshots());
         if let Some(mut guard) = self.scheduler.try_lock()
             && let Some(scheduler) = guard.as_mut()

@@ -50,7 +50,7 @@ pub enum Given<'a> {
     },
 }
 
-/// Tells views apart: the same key, the same pixels.
+/// Tells views apart: the same key, the same patches.
 pub type Key = [u8; 32];
 
 /// What a picture or video is in a stream: text with places for rows, and a view for each run of places.
@@ -168,6 +168,10 @@ impl MediaReader {
             let message = format!("a video of {} frames, more than {MAX_VIDEO_FRAMES}", frames.len());
             return Err(Error::new(Code::Limit, message));
         }
+        if times.len() != frames.len() {
+            let message = format!("video: expected a time for each of {} frames, found {}", frames.len(), times.len());
+            return Err(Error::new(Code::InvalidArgument, message));
+        }
         let chosen = config.sample(frames.len(), fps)?;
         let size = frames[chosen[0]].size()?;
         for index in &chosen {
@@ -199,7 +203,13 @@ impl MediaReader {
         resized: Size,
         known: &dyn Fn(&Key) -> Option<Arc<View>>,
     ) -> Result<Arc<View>> {
+        // Equal pixels are not alike where they become other values.
         let mut hash = Sha256::new();
+        for number in config.shift.iter().chain(&config.scale) {
+            hash.update(number.to_bits().to_le_bytes());
+        }
+        hash.update(config.patch.to_le_bytes());
+        hash.update(config.merge.to_le_bytes());
         hash.update(resized.width.to_le_bytes());
         hash.update(resized.height.to_le_bytes());
         frames.iter().for_each(|frame| frame.hash(&mut hash));

@@ -73,7 +73,7 @@ impl Scheduler {
         if self.round.is_none() {
             self.arena.trim(self.backend.as_mut(), 0);
         }
-        self.tower.iter_mut().for_each(|tower| tower.trim(0));
+        self.tower.iter_mut().for_each(Tower::make_room);
     }
 
     /// Works until `deadline`; always does one slice where there is one to do. True when work is left.
@@ -85,7 +85,7 @@ impl Scheduler {
                 Outcome::OutOfTime => return Ok(true),
                 Outcome::Idle => {
                     self.arena.trim(self.backend.as_mut(), SPARE_PAGES);
-                    self.tower.iter_mut().for_each(|tower| tower.trim(0));
+                    self.tower.iter_mut().for_each(Tower::make_room);
                     return Ok(false);
                 }
             }
@@ -101,7 +101,8 @@ impl Scheduler {
             return self.advance_round(deadline, must);
         }
         if let Some(tower) = self.tower.as_mut().filter(|tower| tower.has_turn()) {
-            return Ok(match tower.advance(deadline, must)? {
+            let mut room = || make_room(streams, &self.arena, self.backend.as_mut());
+            return Ok(match tower.advance(deadline, must, &mut room)? {
                 Look::OutOfTime => Outcome::OutOfTime,
                 Look::Working | Look::Over => Outcome::Worked,
             });
@@ -126,15 +127,21 @@ impl Scheduler {
     /// Plans and submits a round, or turns to a picture. A stream whose share cannot be had ends with an error, the
     /// others go on.
     fn begin(&mut self, streams: &[Arc<Stream>], turn: &Turn) -> Result<()> {
+        self.tower.iter_mut().for_each(Tower::forget_unwanted);
         if turn.look {
             let stream = streams.iter().find(|stream| turn.streams.contains(&stream.id()));
             if let (Some(tower), Some(stream)) = (&mut self.tower, stream) {
-                tower.begin(stream, streams);
+                tower.begin(stream, &mut || make_room(streams, &self.arena, self.backend.as_mut()));
             }
             return Ok(());
         }
         self.arena.trim(self.backend.as_mut(), SPARE_PAGES);
-        self.round = RoundInFlight::begin(self.backend.as_mut(), streams, turn)?;
+        let tower = &mut self.tower;
+        let mut room = || {
+            streams.iter().for_each(|stream| stream.drop_snapshots());
+            tower.iter_mut().for_each(Tower::make_room);
+        };
+        self.round = RoundInFlight::begin(self.backend.as_mut(), streams, turn, &mut room)?;
         Ok(())
     }
 
@@ -164,6 +171,12 @@ impl Scheduler {
         }
         Ok(Outcome::Worked)
     }
+}
+
+/// Lets go of what only saves work: snapshots, and free pages; call with no round in flight.
+fn make_room(streams: &[Arc<Stream>], arena: &PageArena, backend: &mut dyn Backend) {
+    streams.iter().for_each(|stream| stream.drop_snapshots());
+    arena.trim(backend, 0);
 }
 
 /// What `stream` could do now, after a cancel that waits is carried out.

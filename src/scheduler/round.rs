@@ -34,11 +34,17 @@ pub struct RoundInFlight {
 }
 
 impl RoundInFlight {
-    /// Plans and submits a round of the turn's streams; none when no stream has rows after all.
-    pub fn begin(backend: &mut dyn Backend, streams: &[Arc<Stream>], turn: &Turn) -> Result<Option<RoundInFlight>> {
+    /// Plans and submits a round of the turn's streams; none when no stream has rows after all. `make_room` is for when
+    /// memory lacks.
+    pub fn begin(
+        backend: &mut dyn Backend,
+        streams: &[Arc<Stream>],
+        turn: &Turn,
+        make_room: &mut dyn FnMut(),
+    ) -> Result<Option<RoundInFlight>> {
         let (mut round, mut parts, mut wanted) = (Round::default(), Vec::new(), 0);
         for stream in streams.iter().filter(|s| turn.streams.contains(&s.id())) {
-            let Some(share) = share_of(stream, streams, turn.rows) else { continue };
+            let Some(share) = share_of(stream, turn.rows, make_room) else { continue };
             match &share.restore {
                 Some(Restore::Zero) => backend.reset_conv_state(stream.slot()),
                 Some(Restore::State(state)) => backend.set_conv_state(stream.slot(), state),
@@ -117,9 +123,8 @@ impl Part {
     }
 }
 
-/// Up to `most` rows of `stream`, which ends with an error where its pages cannot be had. Snapshots only save work, so
-/// those of all `streams` make room first.
-fn share_of(stream: &Stream, streams: &[Arc<Stream>], most: usize) -> Option<Share> {
+/// Up to `most` rows of `stream`, which ends with an error where its pages cannot be had after `make_room` either.
+fn share_of(stream: &Stream, most: usize, make_room: &mut dyn FnMut()) -> Option<Share> {
     for last_try in [false, true] {
         // Another thread may have taken back what the turn was chosen for.
         let has_rows = |core: &MutexGuard<'_, Core>| matches!(core.task(), Task::Decode | Task::Fill(_));
@@ -132,7 +137,7 @@ fn share_of(stream: &Stream, streams: &[Arc<Stream>], most: usize) -> Option<Sha
             }
             Err(_) => drop(core),
         }
-        streams.iter().for_each(|other| other.drop_snapshots());
+        make_room();
     }
     None
 }

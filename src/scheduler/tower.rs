@@ -6,6 +6,7 @@ use crate::backend::{
     Backend, Input, Lane, Limit, PAGE_ROWS, PageId, Progress, ROUND_ROWS, Round, Row, SliceTimes, Slot,
 };
 use crate::error::{Code, Error, Result};
+use crate::picture::media::View;
 use crate::plan::Plan;
 use crate::state::{ByteBudget, Page, PageArena, Placed, Reservation, SPARE_PAGES, SeenRows};
 use crate::stream::Stream;
@@ -95,28 +96,44 @@ impl Tower {
         }
     }
 
-    /// Begins a turn for a stream that waits for a picture. Where memory for it cannot be had, snapshots of all
-    /// `streams` make room; then the stream ends with an error.
-    pub fn begin(&mut self, stream: &Arc<Stream>, streams: &[Arc<Stream>]) {
+    /// Lets go of what nobody waits for any more, and of all free pages unless a window is in flight.
+    pub fn make_room(&mut self) {
         self.forget_unwanted();
+        self.trim(0);
+    }
+
+    /// Begins a turn for a stream that waits for a picture. Where memory for it cannot be had, `make_room` is tried;
+    /// then the stream waits for pictures under way to end, or, if there are none, ends with an error.
+    pub fn begin(&mut self, stream: &Arc<Stream>, make_room: &mut dyn FnMut()) {
         self.trim(SPARE_PAGES);
         for last_try in [false, true] {
-            let Some(mut core) = stream.scheduled().filter(|core| core.task() == Task::Look) else { return };
+            let Some(core) = stream.scheduled().filter(|core| core.task() == Task::Look) else { return };
             let Some(placed) = core.unseen() else { return };
             let ready = self.jobs.contains_key(&stream.id());
             let made = if ready { Ok(()) } else { self.parts.job(stream, placed).map(|job| self.add(stream, job)) };
+            drop(core);
             match made {
                 Ok(()) => {
                     self.turn = Some((stream.id(), TURN));
                     return;
                 }
-                Err(error) if last_try || error.code != Code::Limit => {
-                    core.fail(error);
-                    return;
+                Err(error) if last_try || error.code != Code::Limit => return self.give_up(stream, error),
+                Err(_) => {
+                    make_room();
+                    self.make_room();
                 }
-                Err(_) => drop(core),
             }
-            streams.iter().for_each(|other| other.drop_snapshots());
+        }
+    }
+
+    /// For a picture that cannot be had: its stream ends with an error, unless the memory that lacks is that of other
+    /// pictures under way.
+    fn give_up(&self, stream: &Stream, error: Error) {
+        if error.code == Code::Limit && self.jobs.values().any(Job::goes_on) {
+            return;
+        }
+        if let Some(mut core) = stream.scheduled().filter(|core| core.task() == Task::Look) {
+            core.fail(error);
         }
     }
 
@@ -124,8 +141,21 @@ impl Tower {
         self.jobs.insert(stream.id(), job);
     }
 
-    /// Does the next piece of the turn, even if it is not expected to fit where it `must`.
-    pub fn advance(&mut self, deadline: Instant, must: bool) -> Result<Look> {
+    /// Decodes and resizes a picture for a while. True when it is ready.
+    fn prepare(&mut self, view: &View, until: Instant, make_room: &mut dyn FnMut()) -> Result<bool> {
+        match view.prepare(until) {
+            Err(error) if error.code == Code::Limit => {
+                make_room();
+                self.make_room();
+                view.prepare(until)
+            }
+            other => other,
+        }
+    }
+
+    /// Does the next piece of the turn, even if it is not expected to fit where it `must`. `make_room` is for when
+    /// memory lacks.
+    pub fn advance(&mut self, deadline: Instant, must: bool, make_room: &mut dyn FnMut()) -> Result<Look> {
         let Some((id, left)) = self.turn else { return Ok(Look::Over) };
         self.forget_unwanted();
         let Some(job) = self.jobs.get_mut(&id) else {
@@ -134,7 +164,7 @@ impl Tower {
         };
         let start = Instant::now();
         let until = deadline.min(start + CANCEL_INTERVAL);
-        let view = &job.placed.view;
+        let view = job.placed.view.clone();
         let worked = if self.in_flight {
             if !must && start + self.parts.backend.slice_times().next > deadline {
                 return Ok(Look::OutOfTime);
@@ -144,10 +174,7 @@ impl Tower {
             // Decoding cannot be cut: it gets a step of its own.
             return Ok(Look::OutOfTime);
         } else {
-            match view.prepare(until) {
-                Ok(true) => self.window_pace.time(|| self.parts.submit(job)).map(|()| self.in_flight = true),
-                other => other.map(|_| ()),
-            }
+            self.prepare(&view, until, make_room).and_then(|ready| if ready { self.submit(id) } else { Ok(()) })
         };
         let spent = start.elapsed();
         if let Some(job) = self.jobs.get_mut(&id) {
@@ -160,6 +187,14 @@ impl Tower {
         let over = !self.in_flight && (left.is_zero() || !self.jobs.contains_key(&id));
         self.turn = (!over).then_some((id, left));
         Ok(if over { Look::Over } else { Look::Working })
+    }
+
+    /// Hands the next window of a stream's picture to the backend.
+    fn submit(&mut self, id: u64) -> Result<()> {
+        let Some(job) = self.jobs.get(&id) else { return Ok(()) };
+        self.window_pace.time(|| self.parts.submit(job))?;
+        self.in_flight = true;
+        Ok(())
     }
 
     /// Works on the window in flight; at its end takes what it computed.
@@ -196,14 +231,13 @@ impl Tower {
             self.parts.backend.abandon();
             self.in_flight = false;
         }
-        let stream = self.remove(id).and_then(|job| job.stream.upgrade());
-        if let Some(mut core) = stream.as_ref().and_then(|stream| stream.scheduled()) {
-            core.fail(error);
+        if let Some(stream) = self.remove(id).and_then(|job| job.stream.upgrade()) {
+            self.give_up(&stream, error);
         }
     }
 
     /// Drops jobs whose pictures nobody waits for any more.
-    fn forget_unwanted(&mut self) {
+    pub fn forget_unwanted(&mut self) {
         let unwanted = self.jobs.iter().filter(|(_, job)| !job.is_wanted()).map(|(id, _)| *id);
         for id in unwanted.collect::<Vec<u64>>() {
             if self.in_flight && self.turn.is_some_and(|(turn, _)| turn == id) {
@@ -287,6 +321,12 @@ impl TowerParts {
 }
 
 impl Job {
+    /// Whether its turn will come again: its stream is not paused.
+    fn goes_on(&self) -> bool {
+        let stream = self.stream.upgrade();
+        stream.as_ref().and_then(|stream| stream.scheduled()).is_some_and(|core| core.task() == Task::Look)
+    }
+
     /// Whether its stream still waits for it. Carries out cancels.
     fn is_wanted(&self) -> bool {
         let stream = self.stream.upgrade();

@@ -7,6 +7,7 @@ mod interleaved;
 mod limits;
 mod pictures;
 mod pictures_oracle;
+mod pictures_room;
 mod replies;
 mod rewinds;
 mod together;

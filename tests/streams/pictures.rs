@@ -24,23 +24,23 @@ impl Picture {
         Picture { size: Size { width, height }, rgb: (0..3 * width * height).map(value).collect() }
     }
 
-    fn frame(&self) -> GivenFrame<'_> {
+    pub fn frame(&self) -> GivenFrame<'_> {
         GivenFrame::Rgb { data: &self.rgb, size: self.size, stride: 3 * self.size.width as usize }
     }
 
-    fn given(&self) -> Given<'_> {
+    pub fn given(&self) -> Given<'_> {
         Given::Picture(self.frame())
     }
 }
 
-fn video(frames: &[Picture]) -> Given<'_> {
+pub fn video(frames: &[Picture]) -> Given<'_> {
     let times = (0..frames.len()).map(|i| i as f64 / 4.0).collect();
     Given::Video { frames: frames.iter().map(Picture::frame).collect(), times, fps: 4.0 }
 }
 
-const ONE: &str = r#"{"messages": [{"role": "user", "content": [{"type": "image"},
+pub const ONE: &str = r#"{"messages": [{"role": "user", "content": [{"type": "image"},
     {"type": "text", "text": "Describe the picture."}]}], "enable_thinking": false}"#;
-const TWO: &str = r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "Look at this: "},
+pub const TWO: &str = r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "Look at this: "},
     {"type": "image"},
     {"type": "text", "text": " and at that: "}, {"type": "image"}]}], "enable_thinking": false}"#;
 
