@@ -118,20 +118,8 @@ impl ReferenceBackend {
         let (plan, rows, eps) = (&*plan, running.round.rows.len(), f64::from(self.plan.norm_eps));
         let w = |id: WeightId| &self.weights[id.0][..];
         match *op {
-            Op::Embed { table, out } => {
-                let (width, given) = (plan.width(out), running.inputs());
-                running.fill(plan, out, |r, _| match &given[r] {
-                    Given::Token(id) => row(w(table), *id, width).to_vec(),
-                    Given::Values(values) => values.clone(),
-                });
-            }
-            Op::Input { out } => {
-                let given = running.inputs();
-                running.fill(plan, out, |r, _| match &given[r] {
-                    Given::Token(_) => Vec::new(),
-                    Given::Values(values) => values.clone(),
-                });
-            }
+            Op::Embed { table, out } => running.put(plan, out, running.embed(w(table), plan.width(out))),
+            Op::Input { out } => running.put(plan, out, running.embed(&[], 0)),
             Op::LayerNorm { x, weight, bias, eps } => {
                 running.fill(plan, x, |_, x| layer_norm(x, w(weight), w(bias), f64::from(eps)));
             }
@@ -145,8 +133,8 @@ impl ReferenceBackend {
             }
             Op::HeadNorm { x, weight } => running.fill(plan, x, |_, x| head_norm(x, w(weight), eps)),
             Op::Rope { x, rope: index } => {
-                let at: Vec<u32> = running.round.rows.iter().map(|row| row.position).collect();
-                running.fill(plan, x, |r, x| rope(x, at[r], &plan.ropes[index]));
+                let rows = running.round.rows.clone();
+                running.fill(plan, x, |r, x| rope(x, rows[r].position, &plan.ropes[index]));
             }
             Op::GridRope { x, rope } => {
                 let at = (0..rows).map(|r| running.place(r)).collect::<Result<Vec<_>>>()?;
@@ -154,9 +142,7 @@ impl ReferenceBackend {
             }
             Op::StoreKv { k, v, layer } => {
                 let (k, v) = (running.copy(plan, k), running.copy(plan, v));
-                for r in 0..rows {
-                    self.store(&running.round, layer, r, &k[r], &v[r])?;
-                }
+                (0..rows).try_for_each(|r| self.store(&running.round, layer, r, &k[r], &v[r]))?;
             }
             Op::Attend { q, layer, out } => {
                 let (q, shape) = (running.copy(plan, q), &plan.attentions[layer.0]);
@@ -170,8 +156,8 @@ impl ReferenceBackend {
             Op::ShortConv { bcx, taps, bias, layer, out } => {
                 let bcx = running.copy(plan, bcx);
                 running.gated[layer.0] = bcx.iter().flat_map(|bcx| gated_input(bcx)).collect();
-                let columns: Vec<_> = (0..rows).map(|r| self.columns(running, layer, r)).collect();
-                running.fill(plan, out, |r, _| short_conv(&bcx[r], &columns[r], w(taps), bias.map(w)));
+                let conv = |r: usize| short_conv(&bcx[r], &self.columns(running, layer, r), w(taps), bias.map(w));
+                running.put(plan, out, (0..rows).map(conv).collect());
             }
             Op::SwiGlu { gate, up, out } => {
                 let (gate, up) = (running.copy(plan, gate), running.copy(plan, up));
@@ -182,39 +168,24 @@ impl ReferenceBackend {
                 running.fill(plan, to, |r, to| add(&x[r], to));
             }
             Op::StoreGated { bcx, gated, gates } => {
-                for (r, bcx) in running.copy(plan, bcx).iter().enumerate() {
-                    let width = bcx.len() / 3;
-                    self.save(&running.round, gated, r, &gated_input(bcx))?;
-                    self.save(&running.round, gates, r, &bcx[width..2 * width])?;
-                }
+                let bcx = running.copy(plan, bcx);
+                self.save(&running.round, gated, &bcx.iter().map(|bcx| gated_input(bcx)).collect::<Vec<_>>())?;
+                self.save(&running.round, gates, &bcx.iter().map(|bcx| middle(bcx)).collect::<Vec<_>>())?;
             }
             Op::GridConv { gated, gates, taps, out } => {
                 let convolved = (0..rows).map(|r| self.grid_conv(running, gated, gates, taps, r));
-                let convolved = convolved.collect::<Result<Vec<_>>>()?;
-                running.fill(plan, out, |r, _| convolved[r].clone());
+                running.put(plan, out, convolved.collect::<Result<_>>()?);
             }
-            Op::Save { x, store } => {
-                for (r, x) in running.copy(plan, x).iter().enumerate() {
-                    self.save(&running.round, store, r, x)?;
-                }
-            }
+            Op::Save { x, store } => self.save(&running.round, store, &running.copy(plan, x))?,
             Op::Load { store, out } => {
-                let count = plan.width(out) / plan.stores[store.0].width;
-                let loaded = (0..rows).map(|r| {
-                    let (row, width) = (running.round.rows[r], plan.width(out));
-                    let slot = running.round.lanes[row.lane as usize].slot;
-                    let first = row.position as usize * count;
-                    let values =
-                        self.stores.get(&(slot, store)).and_then(|s| s.get(first * width / count..)?.get(..width));
-                    values.map(<[f64]>::to_vec).ok_or_else(|| no_row(store, first))
-                });
-                let loaded = loaded.collect::<Result<Vec<_>>>()?;
-                running.fill(plan, out, |r, _| loaded[r].clone());
+                let width = plan.width(out);
+                let loaded = (0..rows).map(|r| self.load_row(&running.round, store, width, r));
+                running.put(plan, out, loaded.collect::<Result<_>>()?);
             }
             Op::Gelu { x } => running.fill(plan, x, |_, x| x.iter().map(|v| gelu(*v)).collect()),
             Op::Gather { x, out } => {
-                let (x, wanted) = (running.copy(plan, x), running.wanted.clone());
-                running.fill(plan, out, |r, _| x[wanted[r]].clone());
+                let x = running.copy(plan, x);
+                running.put(plan, out, running.wanted.iter().map(|r| x[*r].clone()).collect());
             }
         }
         Ok(())
@@ -236,14 +207,23 @@ impl ReferenceBackend {
         Ok(())
     }
 
-    /// Keeps row `r` of a picture.
-    fn save(&mut self, round: &Round, store: StoreId, r: usize, values: &[f64]) -> Result<()> {
-        let row = round.rows[r];
-        let lane = &round.lanes[row.lane as usize];
-        let rows = lane.grid.ok_or_else(|| no_row(store, row.position as usize))?.len();
-        let kept = self.stores.entry((lane.slot, store)).or_insert_with(|| vec![0.0; rows * values.len()]);
-        kept[row.position as usize * values.len()..][..values.len()].copy_from_slice(values);
+    /// Keeps the round's rows of a picture.
+    fn save(&mut self, round: &Round, store: StoreId, rows: &[Vec<f64>]) -> Result<()> {
+        for (row, values) in round.rows.iter().zip(rows) {
+            let lane = &round.lanes[row.lane as usize];
+            let places = lane.grid.ok_or_else(|| no_row(store, row.position as usize))?.len();
+            let kept = self.stores.entry((lane.slot, store)).or_insert_with(|| vec![0.0; places * values.len()]);
+            kept[row.position as usize * values.len()..][..values.len()].copy_from_slice(values);
+        }
         Ok(())
+    }
+
+    /// Row `r`, as wide as `width`, of what was kept.
+    fn load_row(&self, round: &Round, store: StoreId, width: usize, r: usize) -> Result<Vec<f64>> {
+        let row = round.rows[r];
+        let kept = self.stores.get(&(round.lanes[row.lane as usize].slot, store));
+        let values = kept.and_then(|kept| kept.get(row.position as usize * width..)?.get(..width));
+        values.map(<[f64]>::to_vec).ok_or_else(|| no_row(store, row.position as usize))
     }
 
     /// Row `r` of the convolution over a grid.
@@ -338,6 +318,15 @@ impl Running {
         self.round.rows.iter().map(given).collect()
     }
 
+    /// Each row as it is given: a row of `table`, or values.
+    fn embed(&self, table: &[f64], width: usize) -> Vec<Vec<f64>> {
+        let given = self.inputs().into_iter().map(|given| match given {
+            Given::Token(id) => row(table, id, width).to_vec(),
+            Given::Values(values) => values,
+        });
+        given.collect()
+    }
+
     /// Row and column of row `r` in its grid.
     fn place(&self, r: usize) -> Result<(u32, u32)> {
         let grid = running_grid(&self.round, r);
@@ -348,6 +337,11 @@ impl Running {
     /// The rows of a buffer.
     fn copy(&self, plan: &Plan, id: BufferId) -> Vec<Vec<f64>> {
         self.buffers[id.0].chunks(plan.width(id)).map(<[f64]>::to_vec).collect()
+    }
+
+    /// Replaces the rows of buffer `out`.
+    fn put(&mut self, plan: &Plan, out: BufferId, rows: Vec<Vec<f64>>) {
+        self.fill(plan, out, |r, _| rows[r].clone());
     }
 
     /// Replaces each row of buffer `out` by `f(row's index in the buffer, row)`, noting lanes whose rows leave float32.
@@ -663,6 +657,12 @@ fn head_gate(x: &[f64], gate: &[f64]) -> Vec<f64> {
 fn gated_input(bcx: &[f64]) -> Vec<f64> {
     let width = bcx.len() / 3;
     bcx[..width].iter().zip(&bcx[2 * width..]).map(|(b, x)| b * x).collect()
+}
+
+/// C of one row of B, C, x.
+fn middle(bcx: &[f64]) -> Vec<f64> {
+    let width = bcx.len() / 3;
+    bcx[width..2 * width].to_vec()
 }
 
 /// `columns` are the last `taps` columns of `B * x`, oldest first.
