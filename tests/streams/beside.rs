@@ -1,8 +1,9 @@
 //! Other threads use the streams while one steps.
 
 use crate::common::*;
-use lfm3::engine::{Model, Work};
-use lfm3::stream::{DoneReason, Next, Stream};
+use crate::pictures::{ONE, Picture, TWO};
+use lfm3::engine::{Model, ModelOptions, Work};
+use lfm3::stream::{DoneReason, GenerateOptions, Next, Stream, StreamOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -175,4 +176,55 @@ fn random_calls_from_many_threads_beside_steps_leave_the_right_bits() {
             }
         });
     });
+}
+
+/// Random calls around pictures on streams of its own, which pause, end and close as it comes.
+fn random_viewer(model: &Arc<Model>, pictures: &[Picture], seed: u64) {
+    let mut rng = Rng(seed);
+    for _ in 0..6 {
+        let options = StreamOptions { context_limit: Some(300), event_limit: Some(rng.range(1, 50)) };
+        let Ok(stream) = Stream::new(model, &options) else { continue };
+        for _ in 0..25 {
+            let Ok(length) = stream.length() else { return };
+            let (first, second) = (pictures[rng.range(0, 2)].given(), pictures[rng.range(0, 2)].given());
+            match rng.range(0, 9) {
+                0 | 1 => _ = stream.append_media(&first),
+                2 => _ = stream.set_chat(ONE, &[first]),
+                3 => _ = stream.set_chat(TWO, &[first, second]),
+                4 => _ = stream.rewind(rng.range(0, length)),
+                5 => _ = stream.logits(),
+                6 => _ = stream.cancel(),
+                7 => _ = stream.generate(&GenerateOptions { max_tokens: Some(5), ..sampled(seed) }),
+                8 => _ = stream.score(rng.range(0, length)),
+                _ => _ = stream.stats(),
+            }
+            std::thread::sleep(Duration::from_micros(rng.range(0, 600) as u64));
+            while rng.range(0, 4) > 0 && matches!(stream.next(), Ok(Next::Event(_))) {}
+        }
+        if seed.is_multiple_of(2) {
+            stream.close();
+        }
+    }
+}
+
+#[test]
+fn pictures_left_at_any_moment_by_many_threads_harm_nobody() {
+    let pictures: Vec<Picture> = (0..3).map(|i| Picture::new(60 + 50 * i, 130 - 30 * i, i)).collect();
+    let report = Model::memory(&demo_folder(), &ModelOptions::default()).unwrap();
+    let tight = report.weights + report.scratch + 900_000;
+    for (round, host_bytes) in [None, Some(tight), Some(tight)].into_iter().enumerate() {
+        let model = open_with(&ModelOptions { threads: 2, host_bytes, ..ModelOptions::default() });
+        beside_steps(&model, Duration::from_micros(300), || {
+            std::thread::scope(|scope| {
+                for viewer in 0..3 {
+                    let (model, pictures) = (&model, &pictures);
+                    scope.spawn(move || random_viewer(model, pictures, 10 * round as u64 + viewer));
+                }
+            });
+        });
+        settle(&model);
+        let after = stream(&model);
+        after.set_chat(ONE, &[pictures[1].given()]).unwrap();
+        assert_eq!(run(&model, &after).done, None, "{}", after.last_error());
+    }
 }

@@ -688,3 +688,23 @@ fn tags_that_are_one_token_are_spelled_out() {
     let bytes = tokens.iter().map(|id| tokenizer.token_bytes(*id).unwrap());
     assert_eq!(filtered(bytes, &schemas(), &[]), [call("f", r#"{"i":4}"#, &text)]);
 }
+
+/// Small JSON that many references make large.
+#[test]
+fn long_lists_and_paths_that_many_schemas_refer_to_are_read_in_time() {
+    let words: Vec<String> = (0..5000).map(|i| format!("word {i}")).collect();
+    let types: Vec<&str> = std::iter::repeat_n("string", 50_000).collect();
+    let path = format!("#/{}", "a/".repeat(500_000));
+    let many: Vec<Value> = (0..20_000).map(|_| json!({"$ref": "#/$defs/a"})).collect();
+    let long = "long".repeat(250_000);
+    let lists = [json!({"enum": words}), json!({"enum": [long]}), json!({"const": long})];
+    let others = [json!({"enum": vec![1; 50_000]}), json!({"type": types}), json!({"$ref": path})];
+    for a in lists.into_iter().chain(others) {
+        let properties = json!({"x": {"anyOf": many}, "y": {"type": "integer"}});
+        let root = json!({"properties": properties, "$defs": {"a": a}});
+        let start = std::time::Instant::now();
+        ToolSchemas::new(&json!([{"name": "f", "parameters": root}]));
+        let took = start.elapsed();
+        assert!(took < std::time::Duration::from_secs(1), "{took:?}: {}", &root["$defs"].to_string()[..60]);
+    }
+}

@@ -4,8 +4,12 @@ use super::literal::{self, Literal};
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Most schemas looked at for one chat; parameters past it have no type.
+/// Most schemas looked at for one chat, with the values and types they list; parameters past it have no type.
 const MAX_SCHEMAS: usize = 100_000;
+/// So many bytes of a listed string count as one more.
+const COUNTED_BYTES: usize = 64;
+/// Longest `$ref`, in bytes; of a longer one any kind fits.
+const MAX_REF_BYTES: usize = 1024;
 /// Deepest chain of schemas that refer to or are made of others.
 const MAX_SCHEMA_DEPTH: usize = 16;
 
@@ -159,12 +163,21 @@ impl ToolSchemas {
 
 /// Kinds of value that fit `schema`, a part of `root`; strings it lists are added to `strings`.
 fn kinds_of(schema: &Value, root: &Value, strings: &mut Vec<String>, left: &mut usize, depth: usize) -> Kinds {
-    let (Some(fewer), Some(depth)) = (left.checked_sub(1), depth.checked_sub(1)) else { return Kinds::ANY };
-    *left = fewer;
+    if *left == 0 {
+        return Kinds::ANY;
+    }
+    let list = |key| schema.get(key).and_then(Value::as_array).into_iter().flatten();
+    let listed = list("enum").chain(schema.get("const")).filter_map(Value::as_str);
+    let cost = 1 + list("enum").count() + list("type").count() + listed.map(str::len).sum::<usize>() / COUNTED_BYTES;
+    *left = left.saturating_sub(cost);
+    if *left == 0 || depth == 0 {
+        return Kinds::ANY;
+    }
     let Value::Object(schema) = schema else { return Kinds::ANY };
     if let Some(place) = schema.get("$ref").and_then(Value::as_str) {
-        let target = place.strip_prefix('#').and_then(|place| root.pointer(place));
-        return target.map_or(Kinds::ANY, |target| kinds_of(target, root, strings, left, depth));
+        let place = place.strip_prefix('#').filter(|place| place.len() <= MAX_REF_BYTES);
+        let target = place.and_then(|place| root.pointer(place));
+        return target.map_or(Kinds::ANY, |target| kinds_of(target, root, strings, left, depth - 1));
     }
     let listed = schema.get("enum").and_then(Value::as_array);
     let listed: Vec<&Value> = listed.into_iter().flatten().chain(schema.get("const")).collect();
@@ -179,12 +192,12 @@ fn kinds_of(schema: &Value, root: &Value, strings: &mut Vec<String>, left: &mut 
     .unwrap_or(Kinds::ANY);
     for any in ["anyOf", "oneOf"] {
         if let Some(Value::Array(parts)) = schema.get(any) {
-            let parts = parts.iter().map(|part| kinds_of(part, root, strings, left, depth));
+            let parts = parts.iter().map(|part| kinds_of(part, root, strings, left, depth - 1));
             kinds = kinds.and(parts.fold(Kinds::NONE, Kinds::or));
         }
     }
     for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-        kinds = kinds.and(kinds_of(part, root, strings, left, depth));
+        kinds = kinds.and(kinds_of(part, root, strings, left, depth - 1));
     }
     if schema.get("nullable") == Some(&Value::Bool(true)) {
         kinds = kinds.or(Kinds::of([Kind::Null]));
