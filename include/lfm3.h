@@ -317,17 +317,18 @@ LFM3_API int32_t lfm3_model_recover(lfm3_model *model);
 
 /* === 4. Pictures and videos ================================================================================= */
 
-/** A picture as a file's bytes: PNG, JPEG, WebP, BMP, or GIF, of which the first frame counts. */
+/** A picture as a file's bytes: PNG, JPEG, WebP, BMP or GIF, at most 128 MiB. Of an animation the first frame counts. */
 #define LFM3_MEDIA_PICTURE 1
 /** A picture as rows of red, green and blue, 8 bits each. */
 #define LFM3_MEDIA_PICTURE_RGB 2
-/** A video as frames, each a picture's file, one behind the other. */
+/** A video as frames, each a picture's file, one behind the other; all of one size in pixels. */
 #define LFM3_MEDIA_VIDEO 3
-/** A video as frames of rows of red, green and blue. */
+/** A video as frames of rows of red, green and blue; all of one size in pixels. */
 #define LFM3_MEDIA_VIDEO_RGB 4
 
 /** A picture or a video. Set by `lfm3_media_init`, then changed field by field. What it points to is copied during the
- * call that takes it. */
+ * call that takes it. A picture, or a frame, has sides of at most 65,535 pixels, one at most 200 times the other, and
+ * at most 134,217,728 pixels; a file's orientation (EXIF) is applied, and what is transparent becomes white. */
 typedef struct lfm3_media {
     /** sizeof(lfm3_media). */
     uint32_t struct_size;
@@ -343,15 +344,16 @@ typedef struct lfm3_media {
     uint32_t height;
     /** RGB: bytes from one row to the next; 0 is 3 x `width`. */
     size_t stride;
-    /** Videos: frames. All that the video has: the library chooses among them as the checkpoint wants. */
+    /** Videos: frames, 2 to 1,048,576. All that the video has: the library chooses among them as the checkpoint wants. */
     size_t frame_count;
     /** `LFM3_MEDIA_VIDEO_RGB`: bytes from one frame to the next; 0 is `stride` x `height`. */
     size_t frame_stride;
     /** `LFM3_MEDIA_VIDEO`: bytes of each frame's file, `frame_count` numbers. */
     const size_t *LFM3_NULLABLE frame_sizes;
-    /** Videos: seconds of each frame from the video's start, ascending; NULL where frame `i` is at `i / fps`. */
+    /** Videos: seconds of each frame from the video's start, `frame_count` numbers of 0 or more, none less than the one
+     * before; NULL where frame `i` is at `i / fps`. */
     const double *LFM3_NULLABLE frame_times;
-    /** Videos: frames a second of the source. 0 with `frame_times`: their mean. */
+    /** Videos: frames a second of the source. 0 with `frame_times`: their mean rate. */
     double fps;
 } lfm3_media;
 
@@ -429,12 +431,12 @@ LFM3_API int32_t lfm3_stream_error(const lfm3_stream *stream, char *LFM3_NULLABL
  *   `enable_thinking` the template decides, and LFM3's thinks: `LFM3_EVENT_REASONING` comes first. A reply goes back
  *   as `{"role": "assistant", "content": "…"}`, escaped as JSON asks, without its reasoning.
  * - `media`, `media_count`: the pictures and videos of the parts, in the order of the parts: those of earlier turns
- *   too, in each call. NULL and 0 without. What the stream holds already is neither copied nor computed again.
- * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that does not fit, with the place in it;
- *   `LFM3_ERR_FORMAT` for a picture that is none; `LFM3_ERR_UNSUPPORTED` for media where the model has no vision;
- *   `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`, `LFM3_ERR_CONTEXT_FULL`; `LFM3_ERR_STATE` while a reply runs. After an
- *   error the stream holds what it held. A file whose header is good and whose rest is broken shows in a step: the
- *   stream ends with `LFM3_DONE_ERROR`.
+ *   too, in each call, at most 4,096. NULL and 0 without. What the stream holds already is neither copied nor computed
+ *   again.
+ * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that does not fit, with the place in it, and for parts
+ *   and media that do not match; for a medium what `lfm3_stream_append_media` returns; `LFM3_ERR_LIMIT` for more JSON,
+ *   messages or media than are read; `LFM3_ERR_TEMPLATE`; `LFM3_ERR_CONTEXT_FULL`; `LFM3_ERR_STATE` while a reply
+ *   runs. After an error the stream holds what it held.
  * - Threads: one a stream at a time, also beside a step. Nothing is computed or decoded here, but media are copied and
  *   hashed. Since 0.1. */
 LFM3_API int32_t lfm3_stream_set_chat(lfm3_stream *stream, const char *LFM3_NULLABLE json, size_t len,
@@ -457,7 +459,12 @@ LFM3_API int32_t lfm3_stream_append_tokens(lfm3_stream *stream, const uint32_t *
 /** Queues a picture or a video behind what the stream holds, between the tokens that begin and end it; a video with the
  * time before each pair of frames.
  *
- * - Returns: as `lfm3_stream_set_chat`.
+ * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for fields that do not fit each other; `LFM3_ERR_UNSUPPORTED` for
+ *   a file of another format, for a side more than 200 times the other, and where the model has no vision;
+ *   `LFM3_ERR_FORMAT` for a broken header; `LFM3_ERR_LIMIT` for too many bytes or pixels; `LFM3_ERR_CONTEXT_FULL`;
+ *   `LFM3_ERR_STATE` while a reply runs. After an error the stream holds what it held. A file that is broken behind
+ *   its header, or that memory does not suffice for, shows in a step: the stream ends with `LFM3_DONE_ERROR`, and
+ *   again at each reply until it is rewound to before it.
  * - Threads: one a stream at a time, also beside a step. The data is copied and hashed here, and decoded in steps: a
  *   file's decoding is one slice, about 10 ms a megapixel; RGB needs none. Since 0.1. */
 LFM3_API int32_t lfm3_stream_append_media(lfm3_stream *stream, const lfm3_media *media);
@@ -551,7 +558,8 @@ LFM3_API int32_t lfm3_stream_set_bias(lfm3_stream *stream, const uint32_t *LFM3_
     const float *LFM3_NULLABLE biases, size_t count);
 
 /** Asks for the log-probabilities of the stream's tokens from position `from` on, each after the tokens before it, as
- * `LFM3_EVENT_SCORE` events and READY. The first token has none before it and is left out.
+ * `LFM3_EVENT_SCORE` events and READY. Left out are the first token, which has none before it, and tokens that stand
+ * for pictures.
  *
  * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for a position past the end; `LFM3_ERR_STATE` while a reply runs.
  * - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1. */
@@ -566,7 +574,7 @@ LFM3_API int32_t lfm3_stream_score(lfm3_stream *stream, uint64_t from);
 #define LFM3_EVENT_TEXT 2
 /** A piece of the thinking before the answer, with the white space behind it: whole UTF-8 characters. */
 #define LFM3_EVENT_REASONING 3
-/** A whole call of a tool. What is malformed, or does not fit the tool's schema, comes as TEXT. */
+/** A whole call of a tool. What is malformed, longer than 1 MiB, or does not fit the tool's schema comes as TEXT. */
 #define LFM3_EVENT_TOOL_CALL 4
 /** A generated token, where asked for. */
 #define LFM3_EVENT_TOKEN 5
@@ -687,12 +695,13 @@ LFM3_API int32_t lfm3_model_tokenize(const lfm3_model *model, const char *LFM3_N
 LFM3_API int32_t lfm3_model_detokenize(const lfm3_model *model, const uint32_t *LFM3_NULLABLE tokens, size_t count,
     char *LFM3_NULLABLE out, size_t capacity, size_t *LFM3_NULLABLE needed);
 
-/** Renders a chat as text: what `lfm3_stream_set_chat` would tokenize.
+/** Renders a chat as text: what `lfm3_stream_set_chat` would tokenize, but for pictures and videos, which are one
+ * placeholder each.
  *
  * - `json`: `len` bytes, as for `lfm3_stream_set_chat`.
  * - `out`, `capacity`, `needed`: as for `lfm3_model_detokenize`.
  * - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` and nothing is written; `LFM3_ERR_INVALID_ARGUMENT` for JSON
- *   that does not fit, `LFM3_ERR_UNSUPPORTED` for pictures in it, `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`.
+ *   that does not fit, `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`.
  * - Threads: any, any time. Since 0.1. */
 LFM3_API int32_t lfm3_model_render_chat(const lfm3_model *model, const char *LFM3_NULLABLE json, size_t len,
     char *LFM3_NULLABLE out, size_t capacity, size_t *LFM3_NULLABLE needed);
@@ -717,7 +726,8 @@ LFM3_API int32_t lfm3_stream_tokens(const lfm3_stream *stream, uint32_t *LFM3_NU
 
 /** Drops everything from position `length` on, queued input too. Events that wait stay.
  *
- * - `length`: at most the stream's. What is kept is not computed again, but for the rows behind the last snapshot.
+ * - `length`: at most the stream's. What is kept is not computed again, but for the rows behind the last snapshot. A
+ *   length inside a picture keeps the tokens before it; `lfm3_stream_set_chat` makes such a picture whole again.
  * - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` past the stream's end; `LFM3_ERR_STATE` while a reply runs.
  * - Numbers: going on from there gives the same bits as a fresh stream would.
  * - Threads: one a stream at a time, also beside a step. Since 0.1. */

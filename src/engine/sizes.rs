@@ -20,7 +20,7 @@ pub struct MemoryReport {
     pub stream: u64,
     /// Each 1,000 tokens of a stream's context; snapshots come on top.
     pub per_1000_tokens: u64,
-    /// Each 1,000 tokens of the picture a stream is looking at; a third of it stays with the stream.
+    /// Each 1,000 tokens of the picture a stream is looking at; of that, its resized pixels stay with the stream.
     pub per_1000_picture_tokens: u64,
     /// Bytes of the checkpoint's tensors.
     pub file: u64,

@@ -15,7 +15,7 @@ pub const LFM3_EVENT_READY: i32 = 1;
 pub const LFM3_EVENT_TEXT: i32 = 2;
 /// A piece of the thinking before the answer, with the white space behind it: whole UTF-8 characters.
 pub const LFM3_EVENT_REASONING: i32 = 3;
-/// A whole call of a tool. What is malformed, or does not fit the tool's schema, comes as TEXT.
+/// A whole call of a tool. What is malformed, longer than 1 MiB, or does not fit the tool's schema comes as TEXT.
 pub const LFM3_EVENT_TOOL_CALL: i32 = 4;
 /// A generated token, where asked for.
 pub const LFM3_EVENT_TOKEN: i32 = 5;

@@ -178,7 +178,8 @@ pub unsafe extern "C" fn lfm3_stream_set_bias(
 }
 
 /// Asks for the log-probabilities of the stream's tokens from position `from` on, each after the tokens before it, as
-/// `LFM3_EVENT_SCORE` events and READY. The first token has none before it and is left out.
+/// `LFM3_EVENT_SCORE` events and READY. Left out are the first token, which has none before it, and tokens that stand
+/// for pictures.
 ///
 /// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for a position past the end; `LFM3_ERR_STATE` while a reply runs.
 /// - Threads: one a stream at a time, also beside a step. Nothing is computed here. Since 0.1.

@@ -6,20 +6,21 @@ use crate::error::{Code, Error, Result};
 use crate::picture::Size;
 use crate::picture::media::{Given, GivenFrame, MAX_VIDEO_FRAMES};
 
-/// A picture as a file's bytes: PNG, JPEG, WebP, BMP, or GIF, of which the first frame counts.
+/// A picture as a file's bytes: PNG, JPEG, WebP, BMP or GIF, at most 128 MiB. Of an animation the first frame counts.
 pub const LFM3_MEDIA_PICTURE: i32 = 1;
 /// A picture as rows of red, green and blue, 8 bits each.
 pub const LFM3_MEDIA_PICTURE_RGB: i32 = 2;
-/// A video as frames, each a picture's file, one behind the other.
+/// A video as frames, each a picture's file, one behind the other; all of one size in pixels.
 pub const LFM3_MEDIA_VIDEO: i32 = 3;
-/// A video as frames of rows of red, green and blue.
+/// A video as frames of rows of red, green and blue; all of one size in pixels.
 pub const LFM3_MEDIA_VIDEO_RGB: i32 = 4;
 
 /// Most media of one chat.
 const MAX_MEDIA: usize = 4096;
 
 /// A picture or a video. Set by `lfm3_media_init`, then changed field by field. What it points to is copied during the
-/// call that takes it.
+/// call that takes it. A picture, or a frame, has sides of at most 65,535 pixels, one at most 200 times the other, and
+/// at most 134,217,728 pixels; a file's orientation (EXIF) is applied, and what is transparent becomes white.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct lfm3_media {
@@ -37,15 +38,16 @@ pub struct lfm3_media {
     pub height: u32,
     /// RGB: bytes from one row to the next; 0 is 3 x `width`.
     pub stride: usize,
-    /// Videos: frames. All that the video has: the library chooses among them as the checkpoint wants.
+    /// Videos: frames, 2 to 1,048,576. All that the video has: the library chooses among them as the checkpoint wants.
     pub frame_count: usize,
     /// `LFM3_MEDIA_VIDEO_RGB`: bytes from one frame to the next; 0 is `stride` x `height`.
     pub frame_stride: usize,
     /// `LFM3_MEDIA_VIDEO`: bytes of each frame's file, `frame_count` numbers.
     pub frame_sizes: *const usize,
-    /// Videos: seconds of each frame from the video's start, ascending; NULL where frame `i` is at `i / fps`.
+    /// Videos: seconds of each frame from the video's start, `frame_count` numbers of 0 or more, none less than the one
+    /// before; NULL where frame `i` is at `i / fps`.
     pub frame_times: *const f64,
-    /// Videos: frames a second of the source. 0 with `frame_times`: their mean.
+    /// Videos: frames a second of the source. 0 with `frame_times`: their mean rate.
     pub fps: f64,
 }
 

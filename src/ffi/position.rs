@@ -41,7 +41,8 @@ pub unsafe extern "C" fn lfm3_stream_tokens(
 
 /// Drops everything from position `length` on, queued input too. Events that wait stay.
 ///
-/// - `length`: at most the stream's. What is kept is not computed again, but for the rows behind the last snapshot.
+/// - `length`: at most the stream's. What is kept is not computed again, but for the rows behind the last snapshot. A
+///   length inside a picture keeps the tokens before it; `lfm3_stream_set_chat` makes such a picture whole again.
 /// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` past the stream's end; `LFM3_ERR_STATE` while a reply runs.
 /// - Numbers: going on from there gives the same bits as a fresh stream would.
 /// - Threads: one a stream at a time, also beside a step. Since 0.1.

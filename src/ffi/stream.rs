@@ -138,12 +138,12 @@ pub unsafe extern "C" fn lfm3_stream_error(
 ///   `enable_thinking` the template decides, and LFM3's thinks: `LFM3_EVENT_REASONING` comes first. A reply goes back
 ///   as `{"role": "assistant", "content": "…"}`, escaped as JSON asks, without its reasoning.
 /// - `media`, `media_count`: the pictures and videos of the parts, in the order of the parts: those of earlier turns
-///   too, in each call. NULL and 0 without. What the stream holds already is neither copied nor computed again.
-/// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that does not fit, with the place in it;
-///   `LFM3_ERR_FORMAT` for a picture that is none; `LFM3_ERR_UNSUPPORTED` for media where the model has no vision;
-///   `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`, `LFM3_ERR_CONTEXT_FULL`; `LFM3_ERR_STATE` while a reply runs. After an
-///   error the stream holds what it held. A file whose header is good and whose rest is broken shows in a step: the
-///   stream ends with `LFM3_DONE_ERROR`.
+///   too, in each call, at most 4,096. NULL and 0 without. What the stream holds already is neither copied nor computed
+///   again.
+/// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for JSON that does not fit, with the place in it, and for parts
+///   and media that do not match; for a medium what `lfm3_stream_append_media` returns; `LFM3_ERR_LIMIT` for more JSON,
+///   messages or media than are read; `LFM3_ERR_TEMPLATE`; `LFM3_ERR_CONTEXT_FULL`; `LFM3_ERR_STATE` while a reply
+///   runs. After an error the stream holds what it held.
 /// - Threads: one a stream at a time, also beside a step. Nothing is computed or decoded here, but media are copied and
 ///   hashed. Since 0.1.
 #[unsafe(no_mangle)]
@@ -202,7 +202,12 @@ pub unsafe extern "C" fn lfm3_stream_append_tokens(stream: *mut lfm3_stream, tok
 /// Queues a picture or a video behind what the stream holds, between the tokens that begin and end it; a video with the
 /// time before each pair of frames.
 ///
-/// - Returns: as `lfm3_stream_set_chat`.
+/// - Returns: `LFM3_OK`; `LFM3_ERR_INVALID_ARGUMENT` for fields that do not fit each other; `LFM3_ERR_UNSUPPORTED` for
+///   a file of another format, for a side more than 200 times the other, and where the model has no vision;
+///   `LFM3_ERR_FORMAT` for a broken header; `LFM3_ERR_LIMIT` for too many bytes or pixels; `LFM3_ERR_CONTEXT_FULL`;
+///   `LFM3_ERR_STATE` while a reply runs. After an error the stream holds what it held. A file that is broken behind
+///   its header, or that memory does not suffice for, shows in a step: the stream ends with `LFM3_DONE_ERROR`, and
+///   again at each reply until it is rewound to before it.
 /// - Threads: one a stream at a time, also beside a step. The data is copied and hashed here, and decoded in steps: a
 ///   file's decoding is one slice, about 10 ms a megapixel; RGB needs none. Since 0.1.
 #[unsafe(no_mangle)]

@@ -59,12 +59,13 @@ pub unsafe extern "C" fn lfm3_model_detokenize(
     }
 }
 
-/// Renders a chat as text: what `lfm3_stream_set_chat` would tokenize.
+/// Renders a chat as text: what `lfm3_stream_set_chat` would tokenize, but for pictures and videos, which are one
+/// placeholder each.
 ///
 /// - `json`: `len` bytes, as for `lfm3_stream_set_chat`.
 /// - `out`, `capacity`, `needed`: as for `lfm3_model_detokenize`.
 /// - Returns: `LFM3_OK`, or `LFM3_ERR_BUFFER_TOO_SMALL` and nothing is written; `LFM3_ERR_INVALID_ARGUMENT` for JSON
-///   that does not fit, `LFM3_ERR_UNSUPPORTED` for pictures in it, `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`.
+///   that does not fit, `LFM3_ERR_LIMIT`, `LFM3_ERR_TEMPLATE`.
 /// - Threads: any, any time. Since 0.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lfm3_model_render_chat(

@@ -252,25 +252,39 @@ pub(super) fn heads(fields: &Fields, hidden: usize, kv_default: usize, step: usi
 }
 
 fn layer_kinds(fields: &Fields) -> Result<Vec<LayerKind>> {
-    let count = fields.size("num_hidden_layers", 24, 1..=MAX_LAYERS)?;
-    let Some(value) = fields.get("layer_types") else {
-        let released = |i| match i % 4 {
-            2 => LayerKind::FullAttention,
-            0 if i > 0 => LayerKind::SlidingAttention,
-            _ => LayerKind::Conv,
-        };
-        return Ok((0..count).map(released).collect());
+    let released = |i| match i % 4 {
+        2 => LayerKind::FullAttention,
+        0 if i > 0 => LayerKind::SlidingAttention,
+        _ => LayerKind::Conv,
     };
+    let named = |name: &str| match name {
+        "conv" => Some(LayerKind::Conv),
+        "full_attention" => Some(LayerKind::FullAttention),
+        "sliding_attention" => Some(LayerKind::SlidingAttention),
+        _ => None,
+    };
+    layer_list(fields, 24, released, named, "conv, full_attention or sliding_attention")
+}
+
+/// The kinds of all layers: those that `layer_types` names, or `released` by index where it is absent; `count` is what
+/// an absent `num_hidden_layers` means.
+pub(super) fn layer_list<T>(
+    fields: &Fields,
+    count: usize,
+    released: impl Fn(usize) -> T,
+    named: impl Fn(&str) -> Option<T>,
+    expected: &str,
+) -> Result<Vec<T>> {
+    let count = fields.size("num_hidden_layers", count, 1..=MAX_LAYERS)?;
+    let Some(value) = fields.get("layer_types") else { return Ok((0..count).map(released).collect()) };
     let list = value.as_array().ok_or_else(|| fields.wrong("layer_types", "a list of names", value))?;
     if list.len() != count {
         let found = format!("{} entries", list.len());
         return Err(fields.wrong("layer_types", format!("{count} entries, as num_hidden_layers says"), found));
     }
-    let kind = |(i, value): (usize, &Value)| match value.as_str() {
-        Some("conv") => Ok(LayerKind::Conv),
-        Some("full_attention") => Ok(LayerKind::FullAttention),
-        Some("sliding_attention") => Ok(LayerKind::SlidingAttention),
-        _ => Err(fields.refused(&format!("layer_types[{i}]"), value, "conv, full_attention or sliding_attention")),
+    let kind = |(i, value): (usize, &Value)| {
+        let kind = value.as_str().and_then(&named);
+        kind.ok_or_else(|| fields.refused(&format!("layer_types[{i}]"), value, expected))
     };
     list.iter().enumerate().map(kind).collect()
 }

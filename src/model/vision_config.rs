@@ -2,18 +2,17 @@
 //!
 //! Absent keys have LFM3-VL-2B's values.
 
-use super::config::{MAX_FFN, MAX_HIDDEN, MAX_LAYERS, heads, norm_eps};
+use super::config::{MAX_FFN, MAX_HIDDEN, heads, layer_list, norm_eps};
 use super::files::Fields;
 use crate::error::Result;
 use crate::picture::config::{MAX_MERGE, MAX_PATCH};
-use serde_json::Value;
 
 /// Channels of a picture.
 pub const CHANNELS: usize = 3;
 /// Side of the convolution's kernel.
 pub const KERNEL: usize = 3;
 /// Most frames of a patch.
-pub const MAX_FRAMES: usize = 8;
+pub const MAX_PATCH_FRAMES: usize = 8;
 /// Widest row of a block's patches side by side.
 pub const MAX_MERGED: usize = 1 << 18;
 
@@ -80,7 +79,7 @@ impl VisionConfig {
             kv_heads,
             head_dim,
             patch: fields.size("patch_size", 16, 1..=MAX_PATCH)?,
-            frames: fields.size("temporal_patch_size", 2, 1..=MAX_FRAMES)?,
+            frames: fields.size("temporal_patch_size", 2, 1..=MAX_PATCH_FRAMES)?,
             merge,
             norm_eps: norm_eps(&fields)?,
             theta: theta(&fields)?,
@@ -128,22 +127,13 @@ fn only(fields: &Fields, key: &str, supported: &[&str]) -> Result<()> {
 }
 
 fn layers(fields: &Fields) -> Result<Vec<VisionLayer>> {
-    let count = fields.size("num_hidden_layers", 14, 1..=MAX_LAYERS)?;
-    let Some(value) = fields.get("layer_types") else {
-        let released = |i| if i > 0 && i % 2 == 0 { VisionLayer::Attention } else { VisionLayer::Conv };
-        return Ok((0..count).map(released).collect());
+    let released = |i| if i > 0 && i % 2 == 0 { VisionLayer::Attention } else { VisionLayer::Conv };
+    let named = |name: &str| match name {
+        "conv" => Some(VisionLayer::Conv),
+        "full_attention" => Some(VisionLayer::Attention),
+        _ => None,
     };
-    let list = value.as_array().ok_or_else(|| fields.wrong("layer_types", "a list of names", value))?;
-    if list.len() != count {
-        let found = format!("{} entries", list.len());
-        return Err(fields.wrong("layer_types", format!("{count} entries, as num_hidden_layers says"), found));
-    }
-    let kind = |(i, value): (usize, &Value)| match value.as_str() {
-        Some("conv") => Ok(VisionLayer::Conv),
-        Some("full_attention") => Ok(VisionLayer::Attention),
-        _ => Err(fields.refused(&format!("layer_types[{i}]"), value, "conv or full_attention")),
-    };
-    list.iter().enumerate().map(kind).collect()
+    layer_list(fields, 14, released, named, "conv or full_attention")
 }
 
 /// The axial rope's base, in an entry of its own or, as older configs have it, outside one.

@@ -2,11 +2,14 @@
 
 use super::Size;
 
-/// Most bytes a lossless WebP's code tables can take, whatever its size.
-const WEBP_MOST_TABLE_BYTES: u64 = 65_536 * 5 * 6144;
-/// Most bytes of code tables that a byte of a WebP file can ask for.
+/// Groups of codes that a lossless WebP may name: two bytes do it.
+const WEBP_MOST_GROUPS: u64 = 65_536;
+/// Codes of a group: green with lengths, red, blue, alpha, distances.
+const WEBP_GROUP_CODES: u64 = 5;
+/// Most bytes that a code's tables take.
+const WEBP_CODE_BYTES: u64 = 6144;
+/// Most bytes of code tables that a byte of a WebP file can ask for; a test builds such a file.
 const WEBP_TABLE_RATIO: u64 = 400;
-
 /// Most bytes of a lossy frame's part, taken before it is known whether the file has them.
 const WEBP_PART_BYTES: u64 = 1 << 24;
 
@@ -87,7 +90,8 @@ fn chunks(mut rest: &[u8], canvas: Size, outer: bool) -> Result<u64, String> {
                 tables = tables.max(WEBP_PART_BYTES);
             }
             b"VP8L" | b"ALPH" => {
-                let most = (data.len() as u64 * WEBP_TABLE_RATIO).min(WEBP_MOST_TABLE_BYTES);
+                let most =
+                    (data.len() as u64 * WEBP_TABLE_RATIO).min(WEBP_MOST_GROUPS * WEBP_GROUP_CODES * WEBP_CODE_BYTES);
                 tables = tables.max(most);
             }
             b"ANMF" if outer => tables = tables.max(chunks(data.get(16..).unwrap_or(&[]), canvas, false)?),

@@ -1,7 +1,7 @@
 //! Videos: which frames are taken, how large they become, and the times their pairs are named by.
 
 use super::Size;
-use super::config::{MAX_FRAMES, VideoConfig};
+use super::config::{MAX_FRAMES, PATCH_FRAMES, VideoConfig};
 use super::size::{Shape, sides, size_of, squeezed};
 use crate::error::{Code, Error, Result};
 
@@ -68,5 +68,5 @@ impl VideoConfig {
 
 /// The mean time of each pair of frames; an odd last frame is its own second.
 pub fn pairs(times: &[f64]) -> Vec<f64> {
-    times.chunks(2).map(|pair| (pair[0] + pair[pair.len() - 1]) / 2.0).collect()
+    times.chunks(PATCH_FRAMES).map(|pair| (pair[0] + pair[pair.len() - 1]) / 2.0).collect()
 }

@@ -211,8 +211,13 @@ fn a_picture_larger_than_the_context_is_refused_and_a_limit_makes_it_fit() {
     let model = open_with(&small(Some(4)));
     let fits = stream(&model);
     fits.append_media(&picture.given()).unwrap();
-    assert!(fits.length().unwrap() <= 6, "{}", fits.length().unwrap());
-    assert!(!logit_bits(&model, &fits).is_empty());
+    // Two by one, between the tokens around: sides are rounded down where the limit is passed.
+    assert_eq!(fits.length().unwrap(), 2 + 2);
+    // As the same limit gives it in a longer context.
+    let longer = open_with(&ModelOptions { max_picture_tokens: Some(4), ..ModelOptions::default() });
+    let expected = stream(&longer);
+    expected.append_media(&picture.given()).unwrap();
+    assert!(logit_bits(&model, &fits) == logit_bits(&longer, &expected));
 }
 
 #[test]
@@ -243,21 +248,23 @@ fn a_cancelled_picture_leaves_what_was_before_it_and_gives_its_memory_back() {
 #[test]
 fn a_picture_that_memory_does_not_allow_ends_its_stream_alone() {
     let report = Model::memory(&demo_folder(), &ModelOptions::default()).unwrap();
-    let room = 2 * report.stream + report.per_1000_tokens;
-    let options = ModelOptions { host_bytes: Some(report.weights + report.scratch + room), ..ModelOptions::default() };
-    let model = open_with(&options);
-    let (sees, reads) = (stream(&model), stream(&model));
-    reads.set_chat(STORY, &[]).unwrap();
-    reads.generate(&greedy()).unwrap();
-    // A picture of many patches and few pixels.
-    let picture = Picture::new(400, 3, 0);
-    sees.append_media(&picture.given()).unwrap();
-    sees.generate(&greedy()).unwrap();
-    let heard = run(&model, &sees);
-    if heard.done == Some(DoneReason::Error) {
-        assert!(sees.last_error().contains("host_bytes"), "{}", sees.last_error());
+    let picture = Picture::new(160, 120, 0);
+    // It is twenty tokens; as much again is for its pixels in full size.
+    for (room, fits) in [(0, false), (report.per_1000_picture_tokens / 25, true)] {
+        // Both streams' texts fit, and the picture's copy; what the tower holds does not.
+        let room = room + 2 * report.stream + report.per_1000_tokens / 8;
+        let host_bytes = Some(report.weights + report.scratch + room);
+        let model = open_with(&ModelOptions { host_bytes, ..ModelOptions::default() });
+        let (sees, reads) = (stream(&model), stream(&model));
+        reads.set_chat(STORY, &[]).unwrap();
+        reads.generate(&greedy()).unwrap();
+        sees.append_media(&picture.given()).unwrap();
+        sees.generate(&greedy()).unwrap();
+        let heard = run(&model, &sees);
+        assert_eq!(heard.done == Some(DoneReason::Error), !fits, "room {room}: {heard:?} {}", sees.last_error());
+        assert_eq!(sees.last_error().contains("host_bytes"), !fits, "{}", sees.last_error());
+        assert_eq!(run(&model, &reads).done, Some(DoneReason::StopToken));
     }
-    assert_eq!(run(&model, &reads).done, Some(DoneReason::StopToken));
 }
 
 #[test]

@@ -397,7 +397,7 @@ fn literals_are_pythons() {
         ("'a'", r#""a""#),
         ("\"it's\"", r#""it's""#),
         (r#"'it\'s "x"'"#, r#""it's \"x\"""#),
-        (r"'\n\t\\\x41\u00e9\U0001F600\101\0\q'", "\"\\n\\t\\\\AéA😀A\\u0000\\\\q\"".replace("AéA", "Aé").leak()),
+        (r"'\n\t\\\x41\u00e9\U0001F600\101\0\q'", "\"\\n\\t\\\\Aé😀A\\u0000\\\\q\""),
         (r#""\ud83d\ude00""#, r#""😀""#),
         ("'two\nlines'", r#""two\nlines""#),
         ("'joined\\\n lines'", r#""joined lines""#),
@@ -425,7 +425,7 @@ fn literals_are_pythons() {
 fn literals_fit_the_schema() {
     for (key, literal, json) in [
         ("s", "'x'", r#""x""#),
-        ("s", "007.50".trim_start_matches('0'), r#""7.50""#),
+        ("s", "7.50", r#""7.50""#),
         ("s", "12", r#""12""#),
         ("i", "12", "12"),
         ("i", "12.0", "12"),
@@ -568,9 +568,12 @@ fn what_is_malformed_is_text() {
     ];
     for text in whole.iter().chain(&MALFORMED_BLOCKS.map(block)).chain(&deep).chain(&others) {
         assert_eq!(pieces(text), [say(text)]);
-        // What follows is read as ever, if the call did not stay open.
-        let followed = pieces(&format!("{text}\n</parameter>'\"\"\"]{good}"));
-        assert!(matches!(followed.last(), Some(Piece::ToolCall { .. } | Piece::Text(_))));
+        // Calls behind it are read as ever, once a value or a string that it left open is closed.
+        let is_read = |closing: &&str| {
+            let expected = [say(&format!("{text}{closing}")), call("f", r#"{"i":1}"#, &good)];
+            pieces(&format!("{text}{closing}{good}")) == expected
+        };
+        assert!(["", "\n</parameter>x", "'<"].iter().any(is_read), "{text}");
     }
     for text in [
         "<tool_call>",
@@ -641,8 +644,6 @@ fn calls_have_a_size_limit_and_take_linear_time() {
         let many = text.repeat((1 << 20) / text.len());
         assert_eq!(filtered([many.as_bytes()], &schemas(), &[]), [say(&many)]);
     }
-    let many = "a=1, ".repeat(3);
-    assert_eq!(pieces(&block(&format!("g({many})"))).len(), 1);
     let keys: String = (0..80_000).map(|i| format!("k{i}=1,")).collect();
     assert!(matches!(
         filtered([block(&format!("g({keys})")).as_bytes()], &schemas(), &[])[..],
@@ -669,9 +670,11 @@ fn schemas_that_refer_in_circles_or_without_end_are_read_in_time() {
     let expected = [call("f", r#"{"a":"1","deep":"1"}"#, &text)];
     assert_eq!(filtered([text.as_bytes()], &schemas, &[]), expected);
     assert!(start.elapsed().as_secs() < 10);
-    for tools in [json!(null), json!({}), json!([1, {"name": 1}, {"name": "f", "parameters": {"properties": []}}])] {
-        assert_eq!(ToolSchemas::new(&tools).eq(&ToolSchemas::default()), !tools.is_array());
+    for tools in [json!(null), json!({}), json!([1, {"name": 1}])] {
+        assert_eq!(ToolSchemas::new(&tools), ToolSchemas::default());
     }
+    let bare = json!([{"name": "f", "parameters": {"properties": []}}]);
+    assert_eq!(ToolSchemas::new(&bare), ToolSchemas::new(&json!([{"name": "f"}])));
 }
 
 #[test]

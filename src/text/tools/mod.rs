@@ -1,15 +1,15 @@
 //! Tool calls in a reply: found while it streams, their arguments typed by the tools' schemas.
 //!
-//! Two forms. `xml` reads `<tool_call>`, with a tag for each parameter; `block` reads the older one, a list of Python
-//! calls between `<|tool_call_start|>` and `<|tool_call_end|>`, whose values `literal` reads. Each watches a call grow,
-//! every character once, and says at once when it can be none. `schema` holds what the chat said of the tools.
+//! Two forms. `xml` reads `<tool_call>`, with a tag for each parameter; `pythonic` reads the older one, a list of
+//! Python calls between `<|tool_call_start|>` and `<|tool_call_end|>`, whose values `literal` reads. Each watches a call
+//! grow, every character once, and says at once when it can be none. `schema` holds what the chat said of the tools.
 
-mod block;
 mod literal;
+mod pythonic;
 mod schema;
 mod xml;
 
-use block::Block;
+use pythonic::Block;
 pub use schema::ToolSchemas;
 use xml::Xml;
 
@@ -23,7 +23,7 @@ const MAX_NAME_BYTES: usize = 256;
 const MAX_VALUE_DEPTH: usize = 127;
 
 /// What begins a call.
-pub(super) const CALL_STARTS: [&str; 2] = [xml::START, block::START];
+pub(super) const CALL_STARTS: [&str; 2] = [xml::START, pythonic::START];
 
 /// A call that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(super) enum Outcome {
 
 enum Form {
     Xml(Xml),
-    Block(Block),
+    Pythonic(Block),
 }
 
 /// A call that began and has not ended.
@@ -78,7 +78,7 @@ pub(super) struct OpenCall {
 impl OpenCall {
     /// A call that begins with `start`, one of [`CALL_STARTS`].
     pub fn new(start: &str) -> OpenCall {
-        let form = if start == xml::START { Form::Xml(Xml::new()) } else { Form::Block(Block::new()) };
+        let form = if start == xml::START { Form::Xml(Xml::new()) } else { Form::Pythonic(Block::new()) };
         OpenCall { text: start.to_owned(), form }
     }
 
@@ -88,7 +88,7 @@ impl OpenCall {
         self.text.push(c);
         let seen = match &mut self.form {
             Form::Xml(xml) => xml.take(c, at, &self.text),
-            Form::Block(block) => block.take(c, at, &self.text),
+            Form::Pythonic(block) => block.take(c, at, &self.text),
         };
         let none_from = match seen {
             Seen::Not(from) => from,
@@ -111,7 +111,7 @@ impl OpenCall {
     fn calls(&self, tools: &ToolSchemas) -> Option<Vec<Call>> {
         match &self.form {
             Form::Xml(xml) => xml.call(&self.text, tools).map(|call| vec![call]),
-            Form::Block(_) => block::calls(&self.text, tools),
+            Form::Pythonic(_) => pythonic::calls(&self.text, tools),
         }
     }
 }
