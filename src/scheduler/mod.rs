@@ -62,10 +62,11 @@ impl Scheduler {
     /// Slice times for the step report.
     pub fn slice_times(&self) -> SliceTimes {
         let text = self.backend.slice_times();
-        let Some(tower) = &self.tower else { return text };
+        let worst = text.worst.max(self.settle_pace.worst()).max(self.finish_pace.worst());
+        let Some(tower) = &self.tower else { return SliceTimes { worst, ..text } };
         let vision = tower.slice_times();
         let next = if tower.has_turn() { vision.next } else { text.next };
-        SliceTimes { next, worst: text.worst.max(vision.worst) }
+        SliceTimes { next, worst: worst.max(vision.worst) }
     }
 
     /// Lets the memory of all free pages go, unless a round is in flight.

@@ -44,6 +44,7 @@ pub struct Tower {
     /// The window of the turn's stream is with the backend.
     in_flight: bool,
     window_pace: Pace,
+    decode_pace: Pace,
 }
 
 /// One picture on its way.
@@ -76,7 +77,14 @@ pub enum Look {
 impl Tower {
     /// An idle tower.
     pub fn new(parts: TowerParts) -> Tower {
-        Tower { parts, jobs: BTreeMap::new(), turn: None, in_flight: false, window_pace: Pace::default() }
+        Tower {
+            parts,
+            jobs: BTreeMap::new(),
+            turn: None,
+            in_flight: false,
+            window_pace: Pace::default(),
+            decode_pace: Pace::default(),
+        }
     }
 
     /// Whether a turn goes on.
@@ -86,7 +94,8 @@ impl Tower {
 
     /// Slice times for the step report.
     pub fn slice_times(&self) -> SliceTimes {
-        self.parts.backend.slice_times()
+        let SliceTimes { next, worst } = self.parts.backend.slice_times();
+        SliceTimes { next, worst: worst.max(self.window_pace.worst()).max(self.decode_pace.worst()) }
     }
 
     /// Lets the memory of free pages past `spare` go, unless a window is in flight.
@@ -143,7 +152,9 @@ impl Tower {
 
     /// Decodes and resizes a picture for a while. True when it is ready.
     fn prepare(&mut self, view: &View, until: Instant, make_room: &mut dyn FnMut()) -> Result<bool> {
-        match view.prepare(until) {
+        let decodes = view.decodes_next();
+        let prepared = if decodes { self.decode_pace.time(|| view.prepare(until)) } else { view.prepare(until) };
+        match prepared {
             Err(error) if error.code == Code::Limit => {
                 make_room();
                 self.make_room();
