@@ -1,8 +1,8 @@
 //! Tool calls in a reply: found while it streams, their arguments typed by the tools' schemas.
 //!
 //! Two forms. `xml` reads `<tool_call>`, with a tag for each parameter; `pythonic` reads the older one, a list of
-//! Python calls between `<|tool_call_start|>` and `<|tool_call_end|>`, whose values `literal` reads. Each watches a call
-//! grow, every character once, and says at once when it can be none. `schema` holds what the chat said of the tools.
+//! Python calls between `<|tool_call_start|>` and `<|tool_call_end|>`, whose values `literal` reads. Each watches a
+//! call grow, every character once, and says at once when it can be none. `schema` holds what the chat said of tools.
 
 mod literal;
 mod pythonic;
