@@ -120,17 +120,11 @@ impl ReferenceBackend {
         match *op {
             Op::Embed { table, out } => {
                 let (width, given) = (plan.width(out), running.inputs());
-                running.fill(plan, out, |r, _| match &given[r] {
-                    Given::Token(id) => row(w(table), *id, width).to_vec(),
-                    Given::Values(values) => values.clone(),
-                });
+                running.fill(plan, out, |r, _| given[r].values(|id| row(w(table), id, width).to_vec()));
             }
             Op::Input { out } => {
                 let given = running.inputs();
-                running.fill(plan, out, |r, _| match &given[r] {
-                    Given::Token(_) => Vec::new(),
-                    Given::Values(values) => values.clone(),
-                });
+                running.fill(plan, out, |r, _| given[r].values(|_| Vec::new()));
             }
             Op::LayerNorm { x, weight, bias, eps } => {
                 running.fill(plan, x, |_, x| layer_norm(x, w(weight), w(bias), f64::from(eps)));
@@ -154,9 +148,7 @@ impl ReferenceBackend {
             }
             Op::StoreKv { k, v, layer } => {
                 let (k, v) = (running.copy(plan, k), running.copy(plan, v));
-                for r in 0..rows {
-                    self.store(&running.round, layer, r, &k[r], &v[r])?;
-                }
+                (0..rows).try_for_each(|r| self.store(&running.round, layer, r, &k[r], &v[r]))?;
             }
             Op::Attend { q, layer, out } => {
                 let (q, shape) = (running.copy(plan, q), &plan.attentions[layer.0]);
@@ -181,35 +173,17 @@ impl ReferenceBackend {
                 let x = running.copy(plan, x);
                 running.fill(plan, to, |r, to| add(&x[r], to));
             }
-            Op::StoreGated { bcx, gated, gates } => {
-                for (r, bcx) in running.copy(plan, bcx).iter().enumerate() {
-                    let width = bcx.len() / 3;
-                    self.save(&running.round, gated, r, &gated_input(bcx))?;
-                    self.save(&running.round, gates, r, &bcx[width..2 * width])?;
-                }
-            }
+            Op::StoreGated { bcx, gated, gates } => self.store_gated(running, bcx, gated, gates)?,
             Op::GridConv { gated, gates, taps, out } => {
-                let convolved = (0..rows).map(|r| self.grid_conv(running, gated, gates, taps, r));
-                let convolved = convolved.collect::<Result<Vec<_>>>()?;
+                let row = |r| self.grid_conv(running, gated, gates, taps, r);
+                let convolved = (0..rows).map(row).collect::<Result<Vec<_>>>()?;
                 running.fill(plan, out, |r, _| convolved[r].clone());
             }
-            Op::Save { x, store } => {
-                for (r, x) in running.copy(plan, x).iter().enumerate() {
-                    self.save(&running.round, store, r, x)?;
-                }
-            }
+            Op::Save { x, store } => self.save_rows(running, x, store)?,
             Op::Load { store, out } => {
-                let count = plan.width(out) / plan.stores[store.0].width;
-                let loaded = (0..rows).map(|r| {
-                    let (row, width) = (running.round.rows[r], plan.width(out));
-                    let slot = running.round.lanes[row.lane as usize].slot;
-                    let first = row.position as usize * count;
-                    let values =
-                        self.stores.get(&(slot, store)).and_then(|s| s.get(first * width / count..)?.get(..width));
-                    values.map(<[f64]>::to_vec).ok_or_else(|| no_row(store, first))
-                });
-                let loaded = loaded.collect::<Result<Vec<_>>>()?;
-                running.fill(plan, out, |r, _| loaded[r].clone());
+                let kept = |r| self.kept(&running.round, store, r, plan.width(out));
+                let kept = (0..rows).map(kept).collect::<Result<Vec<_>>>()?;
+                running.fill(plan, out, |r, _| kept[r].clone());
             }
             Op::Gelu { x } => running.fill(plan, x, |_, x| x.iter().map(|v| gelu(*v)).collect()),
             Op::Gather { x, out } => {
@@ -236,6 +210,22 @@ impl ReferenceBackend {
         Ok(())
     }
 
+    /// Keeps the rows of `x`.
+    fn save_rows(&mut self, running: &Running, x: BufferId, store: StoreId) -> Result<()> {
+        let x = running.copy(&self.plan, x);
+        x.iter().enumerate().try_for_each(|(r, x)| self.save(&running.round, store, r, x))
+    }
+
+    /// Keeps `B * x` and C.
+    fn store_gated(&mut self, running: &Running, bcx: BufferId, gated: StoreId, gates: StoreId) -> Result<()> {
+        for (r, bcx) in running.copy(&self.plan, bcx).iter().enumerate() {
+            let width = bcx.len() / 3;
+            self.save(&running.round, gated, r, &gated_input(bcx))?;
+            self.save(&running.round, gates, r, &bcx[width..2 * width])?;
+        }
+        Ok(())
+    }
+
     /// Keeps row `r` of a picture.
     fn save(&mut self, round: &Round, store: StoreId, r: usize, values: &[f64]) -> Result<()> {
         let row = round.rows[r];
@@ -244,6 +234,13 @@ impl ReferenceBackend {
         let kept = self.stores.entry((lane.slot, store)).or_insert_with(|| vec![0.0; rows * values.len()]);
         kept[row.position as usize * values.len()..][..values.len()].copy_from_slice(values);
         Ok(())
+    }
+
+    /// The `width` values of a store that row `r` stands for.
+    fn kept(&self, round: &Round, store: StoreId, r: usize, width: usize) -> Result<Vec<f64>> {
+        let (row, slot) = (round.rows[r], round.lanes[round.rows[r].lane as usize].slot);
+        let values = self.stores.get(&(slot, store)).and_then(|kept| kept.chunks(width).nth(row.position as usize));
+        values.map(<[f64]>::to_vec).ok_or_else(|| no_row(store, row.position as usize))
     }
 
     /// Row `r` of the convolution over a grid.
@@ -503,6 +500,16 @@ enum Given {
     Values(Vec<f64>),
 }
 
+impl Given {
+    /// The values, of a token those that `embed` gives.
+    fn values(&self, embed: impl Fn(usize) -> Vec<f64>) -> Vec<f64> {
+        match self {
+            Given::Token(id) => embed(*id),
+            Given::Values(values) => values.clone(),
+        }
+    }
+}
+
 /// The grid row `r` stands in.
 fn running_grid(round: &Round, r: usize) -> Option<Grid> {
     round.lanes[round.rows[r].lane as usize].grid
@@ -573,10 +580,11 @@ fn gelu(x: f64) -> f64 {
     x / 2.0 * (1.0 + erf(x / std::f64::consts::SQRT_2))
 }
 
-/// `2 / sqrt(pi) * exp(-x^2) * sum of 2^n x^(2n + 1) / (1 * 3 * ... * (2n + 1))`: all terms of one sign.
+/// `2 / sqrt(pi) * exp(-x^2) * sum of 2^n x^(2n + 1) / (1 * 3 * ... * (2n + 1))`: all terms of one sign. Its rounding
+/// grows with the terms that count, so from 2 on it is 1 less the rest.
 fn erf(x: f64) -> f64 {
-    if x.abs() > 6.0 {
-        return x.signum();
+    if x.abs() > 2.0 {
+        return x.signum() * (1.0 - erf_rest(x.abs()));
     }
     let (mut term, mut sum, mut n) = (x, x, 0.0);
     while term.abs() > 1e-17 * sum.abs() {
@@ -585,6 +593,12 @@ fn erf(x: f64) -> f64 {
         sum += term;
     }
     std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+}
+
+/// `1 - erf(x)` behind 2: `exp(-x^2) / sqrt(pi) / (x + 1/2 / (x + 2/2 / (x + 3/2 / ...)))`.
+fn erf_rest(x: f64) -> f64 {
+    let fraction = (1..200).rev().fold(x, |below, n| x + f64::from(n) / 2.0 / below);
+    std::f64::consts::FRAC_2_SQRT_PI / 2.0 * (-x * x).exp() / fraction
 }
 
 fn matmul(x: &[f64], weight: &[f64], bias: Option<&[f64]>) -> Vec<f64> {

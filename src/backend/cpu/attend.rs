@@ -131,8 +131,8 @@ fn tile_scores<S: Simd>(keys: &[[f32; KEY_TILE]], q: &[f32]) -> [f32; KEY_TILE] 
 #[inline(always)]
 fn only(mut values: [f32; KEY_CHUNK], range: &Range<usize>, other: f32) -> [f32; KEY_CHUNK] {
     let (start, len) = (range.start as u32, range.len() as u32);
-    for i in 0..KEY_CHUNK {
-        values[i] = if (i as u32).wrapping_sub(start) < len { values[i] } else { other };
+    for (i, value) in (0_u32..).zip(&mut values) {
+        *value = if i.wrapping_sub(start) < len { *value } else { other };
     }
     values
 }

@@ -311,29 +311,8 @@ impl Runner {
     pub fn run(&mut self, step: &Step, span: usize, task: Task) {
         let isa = self.isa;
         match *step {
-            Step::Embed { table, out } => self.each_row(out, task, |view, row, out| {
-                let token = match view.round.round.rows[row].input {
-                    Input::Vector(index) => {
-                        out.copy_from_slice(view.values(index, out.len()));
-                        return elementwise::all_finite(isa, out);
-                    }
-                    Input::Token(token) => token as usize,
-                    Input::Stored => unreachable!("submit saw tokens and values only"),
-                };
-                match view.weight(table) {
-                    Packed::Affine(matrix) => matrix.row(token, out),
-                    Packed::Dense(matrix) => matrix.row(token, out),
-                    Packed::Vector(_) | Packed::Taps(_) => unreachable!("loaded by role"),
-                }
-                true
-            }),
-            Step::Input { out } => self.each_row(out, task, |view, row, out| {
-                let Input::Vector(index) = view.round.round.rows[row].input else {
-                    unreachable!("submit saw values only")
-                };
-                out.copy_from_slice(view.values(index, out.len()));
-                elementwise::all_finite(isa, out)
-            }),
+            Step::Embed { table, out } => self.embed(table, out, task),
+            Step::Input { out } => self.take_in(out, task),
             Step::LayerNorm { x, weight, bias, eps } => self
                 .each_row(x, task, |view, _, x| norm::layer_norm(isa, x, view.vector(weight), view.vector(bias), eps)),
             Step::RmsNorm { x, weight, out } => self.each_row(out, task, |view, row, to| {
@@ -350,26 +329,9 @@ impl Runner {
                 rope::rotate(isa, heads, &view.plan.ropes[rope], view.round.round.rows[row].position);
                 true
             }),
-            Step::GridRope { x, rope } => self.each_row(x, task, |view, row, heads| {
-                let (_, grid, position) = view.place(row);
-                let (row, col) = grid.place(position);
-                rope::rotate_grid(isa, heads, &view.plan.ropes[rope], row, col);
-                true
-            }),
-            Step::GridConv { gated, gates, taps, out } => self.each_row(out, task, |view, row, out| {
-                let (slot, grid, position) = view.place(row);
-                let stores = (gated, gates);
-                let around = Around::new(view.stores, (slot, grid), stores, view.vector(taps), out.len(), position);
-                grid::grid_conv(isa, &around, out);
-                true
-            }),
-            Step::Load { store, out } => self.each_row(out, task, |view, row, out| {
-                let (slot, _, position) = view.place(row);
-                let width = view.plan.stores[store.0].width;
-                let count = out.len() / width;
-                out.copy_from_slice(view.stores.rows(slot, store, position * count, count, width));
-                true
-            }),
+            Step::GridRope { x, rope } => self.grid_rope(x, rope, task),
+            Step::GridConv { gated, gates, taps, out } => self.grid_conv((gated, gates), taps, out, task),
+            Step::Load { store, out } => self.load(store, out, task),
             Step::Gelu { x } => self.each_row(x, task, |_, _, x| {
                 elementwise::gelu(isa, x);
                 true
@@ -423,6 +385,68 @@ impl Runner {
             }
         });
         self.buffers[out.0] = rows;
+    }
+
+    /// Rows of the table, or the values rows are given as.
+    fn embed(&mut self, table: WeightId, out: BufferId, task: Task) {
+        let isa = self.isa;
+        self.each_row(out, task, |view, row, out| {
+            let token = match view.round.round.rows[row].input {
+                Input::Vector(index) => {
+                    out.copy_from_slice(view.values(index, out.len()));
+                    return elementwise::all_finite(isa, out);
+                }
+                Input::Token(token) => token as usize,
+                Input::Stored => unreachable!("submit saw tokens and values only"),
+            };
+            match view.weight(table) {
+                Packed::Affine(matrix) => matrix.row(token, out),
+                Packed::Dense(matrix) => matrix.row(token, out),
+                Packed::Vector(_) | Packed::Taps(_) => unreachable!("loaded by role"),
+            }
+            true
+        });
+    }
+
+    /// The values rows are given as.
+    fn take_in(&mut self, out: BufferId, task: Task) {
+        let isa = self.isa;
+        self.each_row(out, task, |view, row, out| {
+            let Input::Vector(index) = view.round.round.rows[row].input else { unreachable!("submit saw values only") };
+            out.copy_from_slice(view.values(index, out.len()));
+            elementwise::all_finite(isa, out)
+        });
+    }
+
+    fn grid_rope(&mut self, x: BufferId, rope: usize, task: Task) {
+        let isa = self.isa;
+        self.each_row(x, task, |view, row, heads| {
+            let (_, grid, position) = view.place(row);
+            let (row, col) = grid.place(position);
+            rope::rotate_grid(isa, heads, &view.plan.ropes[rope], row, col);
+            true
+        });
+    }
+
+    fn grid_conv(&mut self, stores: (StoreId, StoreId), taps: WeightId, out: BufferId, task: Task) {
+        let isa = self.isa;
+        self.each_row(out, task, |view, row, out| {
+            let (slot, grid, position) = view.place(row);
+            let around = Around::new(view.stores, (slot, grid), stores, view.vector(taps), out.len(), position);
+            grid::grid_conv(isa, &around, out);
+            true
+        });
+    }
+
+    /// Rows of a store side by side.
+    fn load(&mut self, store: StoreId, out: BufferId, task: Task) {
+        self.each_row(out, task, |view, row, out| {
+            let (slot, _, position) = view.place(row);
+            let width = view.plan.stores[store.0].width;
+            let count = out.len() / width;
+            out.copy_from_slice(view.stores.rows(slot, store, position * count, count, width));
+            true
+        });
     }
 
     fn prepare(&mut self, x: BufferId, weights: &[WeightId], task: Task) {
