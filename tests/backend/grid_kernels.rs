@@ -208,8 +208,10 @@ fn grid_attend_cases() -> Vec<Case> {
     let mut rng = Rng(53);
     let shapes = [(1, 1, 16), (2, 1, 64), (3, 3, 20), (6, 2, 48), (5, 1, 100), (4, 2, 128), (2, 2, 32)];
     let alone = GRIDS.into_iter().zip(shapes).map(|(grid, shape)| (shape, vec![grid]));
+    // Heads off the chains and the registers too.
+    let odd = [((2, 1, 7), vec![GRIDS[5]]), ((2, 2, 18), vec![GRIDS[4]]), ((1, 1, 71), vec![GRIDS[2]])];
     let together = [((4, 2, 32), GRIDS[1..6].to_vec()), ((2, 2, 16), vec![GRIDS[5], GRIDS[2]])];
-    alone.chain(together).map(|(shape, grids)| grid_attend_case(&mut rng, shape, &grids)).collect()
+    alone.chain(odd).chain(together).map(|(shape, grids)| grid_attend_case(&mut rng, shape, &grids)).collect()
 }
 
 #[test]

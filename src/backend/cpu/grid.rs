@@ -98,8 +98,7 @@ impl<'a> Around<'a> {
 }
 
 kernel! {
-    /// `out = C * sum of taps * (B * x)`: one chain a channel, the kernel row by row; nothing is added outside the
-    /// grid.
+    /// `out = C * sum of taps * (B * x)`: one chain a channel, row by row of the kernel; outside the grid is nothing.
     pub fn grid_conv(around: &Around<'_>, out: &mut [f32]) = plain convolve
 }
 
