@@ -195,6 +195,9 @@ fn beside() -> Vec<Set> {
     let mut sets =
         Set::all_beside(&["oracle"], |checkpoint, answers| with_pixels(checkpoint, answers, "rows.safetensors"));
     sets.retain(|set| !set.cases.is_empty());
+    if sets.is_empty() {
+        println!("skipped: the answers do not lie beside the project");
+    }
     sets
 }
 
