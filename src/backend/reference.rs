@@ -118,14 +118,8 @@ impl ReferenceBackend {
         let (plan, rows, eps) = (&*plan, running.round.rows.len(), f64::from(self.plan.norm_eps));
         let w = |id: WeightId| &self.weights[id.0][..];
         match *op {
-            Op::Embed { table, out } => {
-                let (width, given) = (plan.width(out), running.inputs());
-                running.fill(plan, out, |r, _| given[r].values(|id| row(w(table), id, width).to_vec()));
-            }
-            Op::Input { out } => {
-                let given = running.inputs();
-                running.fill(plan, out, |r, _| given[r].values(|_| Vec::new()));
-            }
+            Op::Embed { table, out } => running.put(plan, out, running.embed(w(table), plan.width(out))),
+            Op::Input { out } => running.put(plan, out, running.embed(&[], 0)),
             Op::LayerNorm { x, weight, bias, eps } => {
                 running.fill(plan, x, |_, x| layer_norm(x, w(weight), w(bias), f64::from(eps)));
             }
@@ -139,8 +133,8 @@ impl ReferenceBackend {
             }
             Op::HeadNorm { x, weight } => running.fill(plan, x, |_, x| head_norm(x, w(weight), eps)),
             Op::Rope { x, rope: index } => {
-                let at: Vec<u32> = running.round.rows.iter().map(|row| row.position).collect();
-                running.fill(plan, x, |r, x| rope(x, at[r], &plan.ropes[index]));
+                let rows = running.round.rows.clone();
+                running.fill(plan, x, |r, x| rope(x, rows[r].position, &plan.ropes[index]));
             }
             Op::GridRope { x, rope } => {
                 let at = (0..rows).map(|r| running.place(r)).collect::<Result<Vec<_>>>()?;
@@ -162,8 +156,8 @@ impl ReferenceBackend {
             Op::ShortConv { bcx, taps, bias, layer, out } => {
                 let bcx = running.copy(plan, bcx);
                 running.gated[layer.0] = bcx.iter().flat_map(|bcx| gated_input(bcx)).collect();
-                let columns: Vec<_> = (0..rows).map(|r| self.columns(running, layer, r)).collect();
-                running.fill(plan, out, |r, _| short_conv(&bcx[r], &columns[r], w(taps), bias.map(w)));
+                let conv = |r: usize| short_conv(&bcx[r], &self.columns(running, layer, r), w(taps), bias.map(w));
+                running.put(plan, out, (0..rows).map(conv).collect());
             }
             Op::SwiGlu { gate, up, out } => {
                 let (gate, up) = (running.copy(plan, gate), running.copy(plan, up));
@@ -173,22 +167,25 @@ impl ReferenceBackend {
                 let x = running.copy(plan, x);
                 running.fill(plan, to, |r, to| add(&x[r], to));
             }
-            Op::StoreGated { bcx, gated, gates } => self.store_gated(running, bcx, gated, gates)?,
-            Op::GridConv { gated, gates, taps, out } => {
-                let row = |r| self.grid_conv(running, gated, gates, taps, r);
-                let convolved = (0..rows).map(row).collect::<Result<Vec<_>>>()?;
-                running.fill(plan, out, |r, _| convolved[r].clone());
+            Op::StoreGated { bcx, gated, gates } => {
+                let bcx = running.copy(plan, bcx);
+                self.save(&running.round, gated, &bcx.iter().map(|bcx| gated_input(bcx)).collect::<Vec<_>>())?;
+                self.save(&running.round, gates, &bcx.iter().map(|bcx| middle(bcx)).collect::<Vec<_>>())?;
             }
-            Op::Save { x, store } => self.save_rows(running, x, store)?,
+            Op::GridConv { gated, gates, taps, out } => {
+                let convolved = (0..rows).map(|r| self.grid_conv(running, gated, gates, taps, r));
+                running.put(plan, out, convolved.collect::<Result<_>>()?);
+            }
+            Op::Save { x, store } => self.save(&running.round, store, &running.copy(plan, x))?,
             Op::Load { store, out } => {
-                let kept = |r| self.kept(&running.round, store, r, plan.width(out));
-                let kept = (0..rows).map(kept).collect::<Result<Vec<_>>>()?;
-                running.fill(plan, out, |r, _| kept[r].clone());
+                let width = plan.width(out);
+                let loaded = (0..rows).map(|r| self.load_row(&running.round, store, width, r));
+                running.put(plan, out, loaded.collect::<Result<_>>()?);
             }
             Op::Gelu { x } => running.fill(plan, x, |_, x| x.iter().map(|v| gelu(*v)).collect()),
             Op::Gather { x, out } => {
-                let (x, wanted) = (running.copy(plan, x), running.wanted.clone());
-                running.fill(plan, out, |r, _| x[wanted[r]].clone());
+                let x = running.copy(plan, x);
+                running.put(plan, out, running.wanted.iter().map(|r| x[*r].clone()).collect());
             }
         }
         Ok(())
@@ -210,36 +207,22 @@ impl ReferenceBackend {
         Ok(())
     }
 
-    /// Keeps the rows of `x`.
-    fn save_rows(&mut self, running: &Running, x: BufferId, store: StoreId) -> Result<()> {
-        let x = running.copy(&self.plan, x);
-        x.iter().enumerate().try_for_each(|(r, x)| self.save(&running.round, store, r, x))
-    }
-
-    /// Keeps `B * x` and C.
-    fn store_gated(&mut self, running: &Running, bcx: BufferId, gated: StoreId, gates: StoreId) -> Result<()> {
-        for (r, bcx) in running.copy(&self.plan, bcx).iter().enumerate() {
-            let width = bcx.len() / 3;
-            self.save(&running.round, gated, r, &gated_input(bcx))?;
-            self.save(&running.round, gates, r, &bcx[width..2 * width])?;
+    /// Keeps the round's rows of a picture.
+    fn save(&mut self, round: &Round, store: StoreId, rows: &[Vec<f64>]) -> Result<()> {
+        for (row, values) in round.rows.iter().zip(rows) {
+            let lane = &round.lanes[row.lane as usize];
+            let places = lane.grid.ok_or_else(|| no_row(store, row.position as usize))?.len();
+            let kept = self.stores.entry((lane.slot, store)).or_insert_with(|| vec![0.0; places * values.len()]);
+            kept[row.position as usize * values.len()..][..values.len()].copy_from_slice(values);
         }
         Ok(())
     }
 
-    /// Keeps row `r` of a picture.
-    fn save(&mut self, round: &Round, store: StoreId, r: usize, values: &[f64]) -> Result<()> {
+    /// Row `r`, as wide as `width`, of what was kept.
+    fn load_row(&self, round: &Round, store: StoreId, width: usize, r: usize) -> Result<Vec<f64>> {
         let row = round.rows[r];
-        let lane = &round.lanes[row.lane as usize];
-        let rows = lane.grid.ok_or_else(|| no_row(store, row.position as usize))?.len();
-        let kept = self.stores.entry((lane.slot, store)).or_insert_with(|| vec![0.0; rows * values.len()]);
-        kept[row.position as usize * values.len()..][..values.len()].copy_from_slice(values);
-        Ok(())
-    }
-
-    /// The `width` values of a store that row `r` stands for.
-    fn kept(&self, round: &Round, store: StoreId, r: usize, width: usize) -> Result<Vec<f64>> {
-        let (row, slot) = (round.rows[r], round.lanes[round.rows[r].lane as usize].slot);
-        let values = self.stores.get(&(slot, store)).and_then(|kept| kept.chunks(width).nth(row.position as usize));
+        let kept = self.stores.get(&(round.lanes[row.lane as usize].slot, store));
+        let values = kept.and_then(|kept| kept.get(row.position as usize * width..)?.get(..width));
         values.map(<[f64]>::to_vec).ok_or_else(|| no_row(store, row.position as usize))
     }
 
@@ -335,6 +318,15 @@ impl Running {
         self.round.rows.iter().map(given).collect()
     }
 
+    /// Each row as it is given: a row of `table`, or values.
+    fn embed(&self, table: &[f64], width: usize) -> Vec<Vec<f64>> {
+        let given = self.inputs().into_iter().map(|given| match given {
+            Given::Token(id) => row(table, id, width).to_vec(),
+            Given::Values(values) => values,
+        });
+        given.collect()
+    }
+
     /// Row and column of row `r` in its grid.
     fn place(&self, r: usize) -> Result<(u32, u32)> {
         let grid = running_grid(&self.round, r);
@@ -345,6 +337,11 @@ impl Running {
     /// The rows of a buffer.
     fn copy(&self, plan: &Plan, id: BufferId) -> Vec<Vec<f64>> {
         self.buffers[id.0].chunks(plan.width(id)).map(<[f64]>::to_vec).collect()
+    }
+
+    /// Replaces the rows of buffer `out`.
+    fn put(&mut self, plan: &Plan, out: BufferId, rows: Vec<Vec<f64>>) {
+        self.fill(plan, out, |r, _| rows[r].clone());
     }
 
     /// Replaces each row of buffer `out` by `f(row's index in the buffer, row)`, noting lanes whose rows leave float32.
@@ -498,16 +495,6 @@ impl Backend for ReferenceBackend {
 enum Given {
     Token(usize),
     Values(Vec<f64>),
-}
-
-impl Given {
-    /// The values, of a token those that `embed` gives.
-    fn values(&self, embed: impl Fn(usize) -> Vec<f64>) -> Vec<f64> {
-        match self {
-            Given::Token(id) => embed(*id),
-            Given::Values(values) => values.clone(),
-        }
-    }
 }
 
 /// The grid row `r` stands in.
@@ -677,6 +664,12 @@ fn head_gate(x: &[f64], gate: &[f64]) -> Vec<f64> {
 fn gated_input(bcx: &[f64]) -> Vec<f64> {
     let width = bcx.len() / 3;
     bcx[..width].iter().zip(&bcx[2 * width..]).map(|(b, x)| b * x).collect()
+}
+
+/// C of one row of B, C, x.
+fn middle(bcx: &[f64]) -> Vec<f64> {
+    let width = bcx.len() / 3;
+    bcx[width..2 * width].to_vec()
 }
 
 /// `columns` are the last `taps` columns of `B * x`, oldest first.

@@ -98,7 +98,8 @@ impl<'a> Around<'a> {
 }
 
 kernel! {
-    /// `out = C * sum of taps * (B * x)`: one chain a channel, row by row of the kernel; outside the grid is nothing.
+    /// `out = C * sum of taps * (B * x)`: one chain a channel, the kernel row by row; nothing is added outside the
+    /// grid.
     pub fn grid_conv(around: &Around<'_>, out: &mut [f32]) = plain convolve
 }
 

@@ -312,7 +312,7 @@ impl Runner {
         let isa = self.isa;
         match *step {
             Step::Embed { table, out } => self.embed(table, out, task),
-            Step::Input { out } => self.take_in(out, task),
+            Step::Input { out } => self.input(out, task),
             Step::LayerNorm { x, weight, bias, eps } => self
                 .each_row(x, task, |view, _, x| norm::layer_norm(isa, x, view.vector(weight), view.vector(bias), eps)),
             Step::RmsNorm { x, weight, out } => self.each_row(out, task, |view, row, to| {
@@ -330,8 +330,8 @@ impl Runner {
                 true
             }),
             Step::GridRope { x, rope } => self.grid_rope(x, rope, task),
-            Step::GridConv { gated, gates, taps, out } => self.grid_conv((gated, gates), taps, out, task),
-            Step::Load { store, out } => self.load(store, out, task),
+            Step::GridConv { gated, gates, taps, out } => self.grid_convolve((gated, gates), taps, out, task),
+            Step::Load { store, out } => self.load_rows(store, out, task),
             Step::Gelu { x } => self.each_row(x, task, |_, _, x| {
                 elementwise::gelu(isa, x);
                 true
@@ -369,25 +369,7 @@ impl Runner {
         }
     }
 
-    /// Runs `f(view, row, row of out)` for rows of `out`; false from it marks the row's lane.
-    fn each_row(&mut self, out: BufferId, task: Task, f: impl Fn(&View<'_>, usize, &mut [f32]) -> bool + Sync) {
-        let mut rows = take(&mut self.buffers[out.0]);
-        let (width, set) = (self.plan.width(out), self.plan.buffers[out.0].rows);
-        let shared = Shared::new(&mut rows);
-        let (view, pool, _) = self.split();
-        pool.lock().run(task.units, task.chunk, &|_, units| {
-            for row in units {
-                // SAFETY: each row is one unit, and a unit is done by one thread.
-                let part = unsafe { shared.part(row * width, width) };
-                if !f(&view, row, part) {
-                    view.round.fault(view.round_row(set, row));
-                }
-            }
-        });
-        self.buffers[out.0] = rows;
-    }
-
-    /// Rows of the table, or the values rows are given as.
+    /// Tokens from the table, other rows as they are given.
     fn embed(&mut self, table: WeightId, out: BufferId, task: Task) {
         let isa = self.isa;
         self.each_row(out, task, |view, row, out| {
@@ -408,8 +390,8 @@ impl Runner {
         });
     }
 
-    /// The values rows are given as.
-    fn take_in(&mut self, out: BufferId, task: Task) {
+    /// Rows as they are given.
+    fn input(&mut self, out: BufferId, task: Task) {
         let isa = self.isa;
         self.each_row(out, task, |view, row, out| {
             let Input::Vector(index) = view.round.round.rows[row].input else { unreachable!("submit saw values only") };
@@ -418,6 +400,7 @@ impl Runner {
         });
     }
 
+    /// Positions in a grid.
     fn grid_rope(&mut self, x: BufferId, rope: usize, task: Task) {
         let isa = self.isa;
         self.each_row(x, task, |view, row, heads| {
@@ -428,7 +411,8 @@ impl Runner {
         });
     }
 
-    fn grid_conv(&mut self, stores: (StoreId, StoreId), taps: WeightId, out: BufferId, task: Task) {
+    /// Convolution over a grid.
+    fn grid_convolve(&mut self, stores: (StoreId, StoreId), taps: WeightId, out: BufferId, task: Task) {
         let isa = self.isa;
         self.each_row(out, task, |view, row, out| {
             let (slot, grid, position) = view.place(row);
@@ -438,8 +422,8 @@ impl Runner {
         });
     }
 
-    /// Rows of a store side by side.
-    fn load(&mut self, store: StoreId, out: BufferId, task: Task) {
+    /// Rows of a store, some side by side where `out` is wider.
+    fn load_rows(&mut self, store: StoreId, out: BufferId, task: Task) {
         self.each_row(out, task, |view, row, out| {
             let (slot, _, position) = view.place(row);
             let width = view.plan.stores[store.0].width;
@@ -447,6 +431,24 @@ impl Runner {
             out.copy_from_slice(view.stores.rows(slot, store, position * count, count, width));
             true
         });
+    }
+
+    /// Runs `f(view, row, row of out)` for rows of `out`; false from it marks the row's lane.
+    fn each_row(&mut self, out: BufferId, task: Task, f: impl Fn(&View<'_>, usize, &mut [f32]) -> bool + Sync) {
+        let mut rows = take(&mut self.buffers[out.0]);
+        let (width, set) = (self.plan.width(out), self.plan.buffers[out.0].rows);
+        let shared = Shared::new(&mut rows);
+        let (view, pool, _) = self.split();
+        pool.lock().run(task.units, task.chunk, &|_, units| {
+            for row in units {
+                // SAFETY: each row is one unit, and a unit is done by one thread.
+                let part = unsafe { shared.part(row * width, width) };
+                if !f(&view, row, part) {
+                    view.round.fault(view.round_row(set, row));
+                }
+            }
+        });
+        self.buffers[out.0] = rows;
     }
 
     fn prepare(&mut self, x: BufferId, weights: &[WeightId], task: Task) {
