@@ -146,7 +146,7 @@ fn beside(model: &Arc<Model>, pixels: &Pixels) -> Result<bool> {
     Ok(steps.print(made))
 }
 
-/// What reading a larger picture's file and resizing it take: a file's decoding is one slice of a step, resizing is cut.
+/// What reading the file of a larger picture and resizing it take. Decoding is one slice of a step, resizing is cut.
 fn files(pixels: &Pixels, to: Size) -> Result<()> {
     let Size { width, height } = pixels.size;
     let megapixels = f64::from(width) * f64::from(height) / 1e6;
