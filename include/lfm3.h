@@ -336,7 +336,7 @@ typedef struct lfm3_media {
     int32_t kind;
     /** The file, the rows, or all frames. */
     const uint8_t *LFM3_NULLABLE data;
-    /** Bytes at `data`. */
+    /** Bytes at `data`, below 2 GiB. */
     size_t data_len;
     /** RGB: pixels of a row. */
     uint32_t width;

@@ -246,7 +246,11 @@ impl Stream {
     /// video take the next of `media`.
     pub fn set_chat(&self, json: &str, media: &[Given]) -> Result<()> {
         drop(self.idle("set_chat")?);
-        let media = media.iter().map(|given| self.take(given)).collect::<Result<Vec<Medium>>>()?;
+        let take = |(index, given)| {
+            let taken = self.take(given);
+            taken.map_err(|error| Error::new(error.code, format!("media {index}: {}", error.message)))
+        };
+        let media = media.iter().enumerate().map(take).collect::<Result<Vec<Medium>>>()?;
         let texts: Vec<MediaText> = media.iter().map(|medium| medium.text.clone()).collect();
         let prompt = self.model.chat(json, &texts)?;
         let (tokens, placed) = (prompt.tokens, placed(&media, &prompt.media));

@@ -137,6 +137,15 @@ pub(super) unsafe fn init<T: Struct>(pointer: *mut T, size: usize, default: T) -
 /// # Safety
 /// `pointer` is NULL or valid for `count` elements while the result is used.
 pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T]> {
+    // SAFETY: the caller's promise is ours.
+    unsafe { slice_up_to(pointer, count, MAX_ELEMENTS, what) }
+}
+
+/// [`slice`] with a limit of its own.
+///
+/// # Safety
+/// As [`slice`].
+pub(super) unsafe fn slice_up_to<'a, T>(pointer: *const T, count: usize, most: usize, what: &str) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -144,8 +153,8 @@ pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -
         let state = if pointer.is_null() { "NULL" } else { "not aligned" };
         return Err(invalid(format!("{what} is {state}, with {count} elements")));
     }
-    if count > MAX_ELEMENTS {
-        return Err(Error::new(Code::Limit, format!("{what} has {count} elements; the most is {MAX_ELEMENTS}")));
+    if count > most {
+        return Err(Error::new(Code::Limit, format!("{what} has {count} elements; the most is {most}")));
     }
     // SAFETY: not NULL, aligned, and valid for `count` elements by the caller's promise.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })

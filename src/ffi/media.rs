@@ -17,6 +17,8 @@ pub const LFM3_MEDIA_VIDEO_RGB: i32 = 4;
 
 /// Most media of one chat.
 const MAX_MEDIA: usize = 4096;
+/// Most bytes of one medium: 2 GiB, for frames of a video.
+const MAX_MEDIA_BYTES: usize = i32::MAX as usize;
 
 /// A picture or a video. Set by `lfm3_media_init`, then changed field by field. What it points to is copied during the
 /// call that takes it. A picture, or a frame, has sides of at most 65,535 pixels, one at most 200 times the other, and
@@ -30,7 +32,7 @@ pub struct lfm3_media {
     pub kind: i32,
     /// The file, the rows, or all frames.
     pub data: *const u8,
-    /// Bytes at `data`.
+    /// Bytes at `data`, below 2 GiB.
     pub data_len: usize,
     /// RGB: pixels of a row.
     pub width: u32,
@@ -129,7 +131,7 @@ pub(super) unsafe fn given<'a>(media: *const lfm3_media) -> Result<Given<'a>> {
     // SAFETY: not NULL, and valid for the size it states.
     let media = unsafe { args::read(media, lfm3_media::default())? };
     // SAFETY: the host promises `data_len` bytes.
-    let data = unsafe { args::slice(media.data, media.data_len, "data")? };
+    let data = unsafe { args::slice_up_to(media.data, media.data_len, MAX_MEDIA_BYTES, "data")? };
     if data.is_empty() {
         return Err(invalid("data_len is 0"));
     }
@@ -228,4 +230,29 @@ unsafe fn times(media: &lfm3_media) -> Result<(Vec<f64>, f64)> {
     let fps = if media.fps > 0.0 { media.fps } else { mean };
     // One frame, or frames all at once, have no rate: any will do.
     Ok((times.to_vec(), if is_rate(fps) { fps } else { 1.0 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_medium_may_be_larger_than_other_arrays() {
+        let data = vec![0_u8; (1 << 26) + 3 * 4096];
+        let medium = lfm3_media {
+            kind: LFM3_MEDIA_PICTURE_RGB,
+            data: data.as_ptr(),
+            data_len: data.len(),
+            width: 4096,
+            height: 5461,
+            ..lfm3_media::default()
+        };
+        // SAFETY: a whole struct, and data of the length it states.
+        let taken = unsafe { given(&medium) };
+        assert!(matches!(taken, Ok(Given::Picture(GivenFrame::Rgb { .. }))), "{taken:?}");
+        let longer = lfm3_media { data_len: MAX_MEDIA_BYTES + 1, ..medium };
+        // SAFETY: a length past the limit is refused before anything is read.
+        let refused = unsafe { given(&longer) };
+        assert_eq!(refused.unwrap_err().code, Code::Limit);
+    }
 }

@@ -340,5 +340,8 @@ fn parts_and_media_must_match() {
         let error = stream.set_chat(json, &media).unwrap_err();
         assert_eq!(error.code, Code::InvalidArgument, "{error}");
     }
+    let broken = Given::Picture(GivenFrame::File(b"no picture"));
+    let error = stream.set_chat(TWO, &[picture.given(), broken]).unwrap_err();
+    assert!(error.message.starts_with("media 1: "), "{error}");
     assert_eq!(stream.next().unwrap(), Next::Done);
 }
