@@ -6,7 +6,7 @@ use lfm3::backend::cpu::Isa;
 use lfm3::backend::reference::ReferenceBackend;
 use lfm3::backend::{Backend, Grid, Limit};
 use lfm3::model::vision::vision_plan;
-use lfm3::plan::{AttentionId, Op, Plan, StoreId, WeightId};
+use lfm3::plan::{AttentionId, Op, Plan, StoreId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -125,23 +125,6 @@ fn swap_axes(setup: &mut Setup) {
     }
 }
 
-/// The projector's norm takes the four patches of a block for one row.
-fn norm_after_merge(setup: &mut Setup) {
-    let plan = &mut setup.plan;
-    let at = plan.ops.iter().position(|op| matches!(op, Op::LayerNorm { .. })).expect("the norm");
-    let Op::LayerNorm { weight, bias, eps, .. } = plan.ops.remove(at) else { unreachable!("found as such") };
-    let Op::Load { out, .. } = plan.ops[at + 1] else { panic!("the merge is two ops behind the norm") };
-    plan.ops.insert(at + 2, Op::LayerNorm { x: out, weight, bias, eps });
-    let last = plan.stages.len() - 1;
-    plan.stages[last - 1].ops.end -= 1;
-    plan.stages[last].ops.start -= 1;
-    for WeightId(id) in [weight, bias] {
-        plan.weights[id].rows *= 4;
-        setup.weights[id].desc.rows *= 4;
-        setup.weights[id].data = setup.weights[id].data.repeat(4);
-    }
-}
-
 /// All conv layers keep their input at one place.
 fn one_store(setup: &mut Setup) {
     let gated: Vec<StoreId> = setup.plan.ops.iter().filter_map(gated_of).collect();
@@ -180,7 +163,7 @@ const FAULTS: [Fault; 10] = [
     }),
     ("aa", "causal attention", |s| s.plan.attentions.iter_mut().for_each(|shape| shape.bidirectional = false)),
     ("aa", "one layer's pages for two", one_layer_of_pages),
-    ("ca", "the norm after the merge", norm_after_merge),
+    ("ca", "the norm after the merge", |setup| norm_after_merge(&mut setup.plan, &mut setup.weights)),
     ("ca", "no GELU", |s| s.plan.ops.retain(|op| !matches!(op, Op::Gelu { .. }))),
     ("ca", "the norm's weight for its bias", |s| {
         let norm = |op: &mut Op| {

@@ -1,9 +1,9 @@
 //! Rounds over the grids of pictures, and whole pictures driven through the stages of a tower.
 
-use super::pages;
+use super::{Tensor, pages};
 use lfm3::backend::{Backend, Grid, Input, Lane, Limit, Progress, Round, Row, Slot};
 use lfm3::model::vision_config::{VisionConfig, VisionLayer};
-use lfm3::plan::{Op, Plan};
+use lfm3::plan::{Op, Plan, WeightId};
 use std::collections::BTreeMap;
 
 /// Some consecutive rows of one picture.
@@ -128,5 +128,21 @@ impl<'a> GridRun<'a> {
                 self.round(stage, &[(picture, start, window.min(rows - start))], &mut limit);
             }
         }
+    }
+}
+
+/// A planted fault: the projector's norm takes the four patches of a block for one row.
+pub fn norm_after_merge(plan: &mut Plan, weights: &mut [Tensor]) {
+    let at = plan.ops.iter().position(|op| matches!(op, Op::LayerNorm { .. })).expect("the norm");
+    let Op::LayerNorm { weight, bias, eps, .. } = plan.ops.remove(at) else { unreachable!("found as such") };
+    let Op::Load { out, .. } = plan.ops[at + 1] else { panic!("the merge is two ops behind the norm") };
+    plan.ops.insert(at + 2, Op::LayerNorm { x: out, weight, bias, eps });
+    let last = plan.stages.len() - 1;
+    plan.stages[last - 1].ops.end -= 1;
+    plan.stages[last].ops.start -= 1;
+    for WeightId(id) in [weight, bias] {
+        plan.weights[id].rows *= 4;
+        weights[id].desc.rows *= 4;
+        weights[id].data = weights[id].data.repeat(4);
     }
 }
