@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Most frames of a video as given; far fewer are looked at.
@@ -68,6 +69,8 @@ pub struct View {
     config: Arc<PictureConfig>,
     resized: Size,
     frames: Vec<Mutex<Frame>>,
+    /// Bytes of the frames, told without waiting for one that is being worked on.
+    held: AtomicU64,
     budget: Arc<ByteBudget>,
 }
 
@@ -174,7 +177,7 @@ impl MediaReader {
         }
         let chosen = config.sample(frames.len(), fps)?;
         let size = frames[chosen[0]].size()?;
-        for index in &chosen {
+        for index in &chosen[1..] {
             let found = frames[*index].size()?;
             if found != size {
                 let message = format!(
@@ -217,12 +220,13 @@ impl MediaReader {
         if let Some(view) = known(&key) {
             return Ok(view);
         }
-        let frames = frames.iter().map(|frame| frame.keep(&self.budget).map(Mutex::new));
+        let frames = frames.iter().map(|frame| frame.keep(&self.budget)).collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(View {
             key,
             config: config.clone(),
             resized,
-            frames: frames.collect::<Result<Vec<_>>>()?,
+            held: AtomicU64::new(frames.iter().map(Frame::bytes).sum()),
+            frames: frames.into_iter().map(Mutex::new).collect(),
             budget: self.budget.clone(),
         }))
     }
@@ -252,7 +256,7 @@ impl View {
 
     /// Bytes it holds.
     pub fn bytes(&self) -> u64 {
-        self.frames.iter().map(|frame| frame.lock().bytes()).sum()
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Whether the next call of [`View::prepare`] decodes a file, which cannot be cut into slices.
@@ -269,8 +273,10 @@ impl View {
         for frame in &self.frames {
             let mut frame = frame.lock();
             if !matches!(*frame, Frame::Resized(..)) {
-                frame.advance(self.resized, &self.budget, until)?;
-                return Ok(false);
+                let before = frame.bytes();
+                let worked = frame.advance(self.resized, &self.budget, until);
+                self.held.fetch_add(frame.bytes().wrapping_sub(before), Ordering::Relaxed);
+                return worked.map(|()| false);
             }
         }
         Ok(true)
@@ -339,5 +345,30 @@ impl Frame {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &[u8] = include_bytes!("../../examples/demo-model/preprocessor_config.json");
+
+    #[test]
+    fn what_a_view_holds_is_told_while_a_frame_is_worked_on() {
+        let config = PictureConfig::parse("preprocessor_config.json", CONFIG).unwrap();
+        let reader = MediaReader::new(config, None, ByteBudget::new(1 << 20, 0));
+        let (data, size) = (vec![0; 3 * 64 * 64], Size { width: 64, height: 64 });
+        let given = Given::Picture(GivenFrame::Rgb { data: &data, size, stride: 3 * 64 });
+        let view = reader.take(&given, &|_| None).unwrap().views.remove(0);
+        let working = view.frames[0].lock();
+        let (tell, told) = std::sync::mpsc::channel();
+        let asked = view.clone();
+        std::thread::spawn(move || tell.send(asked.bytes()));
+        let bytes = told.recv_timeout(std::time::Duration::from_secs(20));
+        assert_eq!(bytes.ok(), Some(data.len() as u64));
+        drop(working);
+        while !view.prepare(Instant::now()).unwrap() {}
+        assert_eq!(view.bytes(), pixel_bytes(view.resized));
     }
 }
