@@ -10,7 +10,7 @@ use lfm3::model::checkpoint::Checkpoint;
 use lfm3::model::forward::text_plan;
 use lfm3::model::load::load_weights;
 use lfm3::model::vision::vision_plan;
-use lfm3::plan::{Op, Plan, WeightId};
+use lfm3::plan::{Op, Plan};
 use safetensors::{Dtype, SafeTensors};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
